@@ -1,0 +1,223 @@
+"""Stacks of parameter-shaped rows, one row a task, and the two ways of reading them.
+
+A bank is the parameters' tree with a leading task axis on every leaf. It stays a tree (never one
+flat matrix) so that every leaf keeps its parameter's sharding.
+
+A step reads the bank twice: inner products of every row with one row (the relatedness), and a
+weighted sum of the rows (the second moments). Both can be done in two ways:
+
+* all rows in one matrix product a leaf, the fastest way to read a bank that is mostly in use;
+* a loop over the rows in use, whose cost follows the tasks seen and not the capacity.
+"""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tag_optax._types import PyTree
+
+# One row read by the loop costs about as much as three rows of the matrix product, measured on CPU
+# with ``python -m benchmarks.update_cost``: past a third of the capacity the product wins.
+_LOOP_COST = 3
+
+
+def zeros_like(params: PyTree, dtype: jax.typing.DTypeLike | None) -> PyTree:
+    """One row of zeros, stored in ``dtype`` or else in the dtype that moments accumulate in."""
+    return jax.tree.map(
+        lambda p: jnp.zeros_like(p, dtype=accumulator_dtype(p) if dtype is None else dtype), params
+    )
+
+
+def stack(row: PyTree, capacity: int) -> PyTree:
+    """A bank of ``capacity`` copies of ``row``, each leaf sharded as the row is."""
+    return jax.tree.map(lambda r: jnp.broadcast_to(r[None], (capacity, *r.shape)), row)
+
+
+def accumulator_dtype(leaf: jax.typing.ArrayLike) -> jnp.dtype:
+    """The dtype of a leaf's arithmetic: float32, or float64 for a float64 leaf."""
+    is_double = jnp.result_type(leaf) == jnp.float64
+    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
+
+
+def weights_dtype(tree: PyTree) -> jnp.dtype:
+    """The dtype of numbers that all leaves share: the widest of their arithmetic."""
+    is_double = any(accumulator_dtype(leaf) == jnp.float64 for leaf in jax.tree.leaves(tree))
+    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
+
+
+def get_row(bank: PyTree, index: jax.Array, spread: bool = False) -> PyTree:
+    """Row ``index`` of every leaf. ``spread``: the rows may lie on different devices."""
+
+    def get(rows: jax.Array) -> jax.Array:
+        if spread:
+            return jnp.sum(rows, axis=0, where=_row_mask(rows, index))
+        if rows.dtype != jnp.bfloat16:
+            return lax.dynamic_index_in_dim(rows, index, 0, False)
+        # Where bfloat16 is not native XLA widens the whole bank to slice it, so the bits are
+        # sliced; the barrier keeps it from copying the whole bank's bits ahead of a loop.
+        rows, i = lax.optimization_barrier((rows, index))
+        bits = lax.bitcast_convert_type(rows, jnp.uint16)
+        return lax.bitcast_convert_type(lax.dynamic_index_in_dim(bits, i, 0, False), rows.dtype)
+
+    return jax.tree.map(get, bank)
+
+
+def set_row(bank: PyTree, index: jax.Array, row: PyTree, spread: bool = False) -> PyTree:
+    """The bank with row ``index`` replaced, in place where the bank is donated."""
+
+    def put(rows: jax.Array, r: jax.Array) -> jax.Array:
+        if not spread and rows.dtype != jnp.bfloat16:
+            return lax.dynamic_update_index_in_dim(rows, r, index, 0)
+        # A slice update of a spread bank would gather it, and one in bfloat16 would widen it. A
+        # selection does neither, and is in place too.
+        out = _explicit(rows, jax.typeof(rows).sharding.spec)
+        everywhere = lax.broadcast_in_dim(r, rows.shape, range(1, rows.ndim), out_sharding=out)
+        return jnp.where(_row_mask(rows, index), everywhere, rows)
+
+    return jax.tree.map(put, bank, row)
+
+
+def _row_mask(rows: jax.Array, index: jax.Array) -> jax.Array:
+    out = _explicit(rows, jax.typeof(rows).sharding.spec)
+    return lax.broadcasted_iota(jnp.int32, rows.shape, 0, out_sharding=out) == index
+
+
+def is_spread(bank: PyTree, skip_unseen: bool) -> bool:
+    """Whether the rows may lie on different devices: as told, or as the types of the leaves say.
+
+    Only explicit meshes put shardings into types.
+    """
+    return not skip_unseen or any(
+        len(spec := jax.typeof(rows).sharding.spec) > 0 and spec[0] is not None
+        for rows in jax.tree.leaves(bank)
+    )
+
+
+def group_count(tree: PyTree, scope: str) -> int:
+    """G, how many weights a task has: one, or one for each leaf."""
+    return max(len(jax.tree.leaves(tree)), 1) if scope == "leaf" else 1
+
+
+def group_sums(leaf_values: Sequence[jax.Array], scope: str, dtype: jnp.dtype) -> jax.Array:
+    """Leaf by leaf values as ``[G, ...]``: summed ("global", G = 1) or stacked ("leaf")."""
+    values = [value.astype(dtype) for value in leaf_values]
+    if scope == "leaf" and values:
+        return jnp.stack(values)
+    return sum(values, jnp.zeros((), dtype))[None]
+
+
+def per_leaf(groups: jax.Array, leaf_count: int) -> list[jax.Array]:
+    """The inverse of :func:`group_sums` for weights: each leaf's row of ``[G, ...]``."""
+    return [groups[leaf if groups.shape[0] > 1 else 0] for leaf in range(leaf_count)]
+
+
+def inner_products(a: PyTree, b: PyTree, scope: str, dtype: jnp.dtype) -> jax.Array:
+    """``<a, b>`` by group, ``[G]``; ``a`` may also be a bank, which gives ``[G, K]``."""
+    products = [_inner(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
+    return group_sums(products, scope, dtype)
+
+
+def row_products(
+    bank: PyTree, row: PyTree, active: jax.Array, scope: str, dtype: jnp.dtype, skip_unseen: bool
+) -> jax.Array:
+    """``<bank[s], row>`` for every active task s, ``[G, K]``; 0 for the others."""
+
+    def all_rows() -> jax.Array:
+        products = inner_products(bank, row, scope, dtype)
+        return jnp.where(active[None], products, jnp.zeros((), dtype))
+
+    def one_row(task: jax.Array, products: jax.Array) -> jax.Array:
+        return products.at[:, task].set(inner_products(get_row(bank, task), row, scope, dtype))
+
+    start = jnp.zeros((group_count(row, scope), active.shape[0]), dtype)
+    return _read(bank, row, active, skip_unseen, all_rows, one_row, start)
+
+
+def weighted_rows(
+    weights: jax.Array, bank: PyTree, like: PyTree, active: jax.Array, skip_unseen: bool
+) -> PyTree:
+    """``sum_s weights[s] bank[s]`` over the active tasks, a row ``like`` the given one.
+
+    The weights come by group, ``[G, K]``.
+    """
+    rows_like, structure = jax.tree.flatten(like)
+    banks = jax.tree.leaves(bank)
+    by_leaf = per_leaf(weights, len(rows_like))
+
+    def all_rows() -> list[jax.Array]:
+        return [
+            _combine(
+                jnp.where(active, w, jnp.zeros_like(w)).astype(r.dtype),
+                rows,
+                jax.typeof(r).sharding.spec,
+            )
+            for w, rows, r in zip(by_leaf, banks, rows_like, strict=True)
+        ]
+
+    def one_row(task: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
+        return [
+            total + w[task].astype(total.dtype) * row.astype(total.dtype)
+            for total, w, row in zip(totals, by_leaf, get_row(banks, task), strict=True)
+        ]
+
+    start = [jnp.zeros_like(r) for r in rows_like]
+    summed = _read(banks, rows_like, active, skip_unseen, all_rows, one_row, start)
+    return jax.tree.unflatten(structure, summed)
+
+
+def _read(
+    bank: PyTree,
+    row: PyTree,
+    active: jax.Array,
+    skip_unseen: bool,
+    all_rows: Callable[[], PyTree],
+    one_row: Callable[[jax.Array, PyTree], PyTree],
+    start: PyTree,
+) -> PyTree:
+    """Reads the active rows in the cheaper of the two ways."""
+    capacity = active.shape[0]
+    if is_spread(bank, skip_unseen):
+        return all_rows()
+    tasks = jnp.flatnonzero(active, size=capacity, fill_value=0)
+    count = jnp.sum(active, dtype=jnp.int32)
+
+    def active_rows() -> PyTree:
+        return lax.fori_loop(0, count, lambda i, carry: one_row(tasks[i], carry), start)
+
+    # A matrix product of a narrower bank would first widen a copy of the whole bank.
+    leaves = zip(jax.tree.leaves(bank), jax.tree.leaves(row), strict=True)
+    if any(rows.dtype != accumulator_dtype(r) for rows, r in leaves):
+        return active_rows()
+    return lax.cond(_LOOP_COST * count > capacity, all_rows, active_rows)
+
+
+def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
+    # A dot, not sum(a * b): on CPU that sum is ten times slower. Accelerators would round the
+    # operands to bfloat16 at the default precision.
+    dtype = accumulator_dtype(b)
+    return jnp.tensordot(
+        a.astype(dtype),
+        b.astype(dtype),
+        b.ndim,
+        precision=lax.Precision.HIGHEST,
+        out_sharding=_explicit(b, jax.sharding.PartitionSpec()),
+    )
+
+
+def _combine(weights: jax.Array, rows: jax.Array, spec: jax.sharding.PartitionSpec) -> jax.Array:
+    """``sum_s weights[s] rows[s]``, laid out as ``spec`` says."""
+    return jnp.tensordot(
+        weights,
+        rows.astype(weights.dtype),
+        1,
+        precision=lax.Precision.HIGHEST,
+        out_sharding=_explicit(rows, spec),
+    )
+
+
+def _explicit(x: jax.Array, spec: jax.sharding.PartitionSpec) -> jax.sharding.NamedSharding | None:
+    """``spec`` on the mesh of ``x`` where its axes are explicit: there a contraction must say."""
+    mesh = jax.typeof(x).sharding.mesh
+    return jax.sharding.NamedSharding(mesh, spec) if mesh.are_all_axes_explicit else None

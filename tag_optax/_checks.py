@@ -1,0 +1,67 @@
+"""Errors for arguments that could only go wrong: what was given, and what to do instead."""
+
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+
+def is_traced(value: Any) -> bool:
+    return isinstance(value, Tracer)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(choices)}.")
+
+
+def check_size(name: str, value: Any, at_least: int = 1) -> int:
+    """A static integer that shapes depend on."""
+    if is_traced(value):
+        raise ValueError(
+            f"{name} sets array shapes, so it must be a Python int, not a traced value: under "
+            f"optax.inject_hyperparams name it in static_args=({name!r},)."
+        )
+    try:
+        size = operator.index(value)
+    except TypeError:
+        size = None
+    if size is None or isinstance(value, bool) or size < at_least:
+        raise ValueError(f"{name}={value!r} must be an integer of at least {at_least}.")
+    return size
+
+
+def check_finite(name: str, value: Any) -> None:
+    """A number that must be finite; traced values (``inject_hyperparams``) pass unseen."""
+    if not is_traced(value) and not bool(jnp.all(jnp.isfinite(jnp.asarray(value)))):
+        raise ValueError(f"{name}={value} must be finite: choose a real number, such as 5.0.")
+
+
+def check_task_id(task_id: Any, capacity: int) -> jax.Array:
+    """The id as an int32 scalar. A concrete one must be a row of the bank."""
+    if jnp.ndim(task_id) or not jnp.issubdtype(jnp.result_type(task_id), jnp.integer):
+        raise ValueError(f"task_id={task_id} must be an integer scalar, the row of the task.")
+    if not is_traced(task_id):
+        row = int(task_id)
+        if row < 0:
+            raise ValueError(f"task_id={row} is negative: tasks are numbered from 0.")
+        if row >= capacity:
+            raise ValueError(
+                f"task_id={row} does not fit a task_capacity of {capacity}: make room with "
+                f"opt_state = tag_optax.grow(opt_state, {row + 1}), or build with "
+                f"task_capacity={row + 1}."
+            )
+    return jnp.asarray(task_id, jnp.int32)
+
+
+def check_real(params: Any) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        if jnp.issubdtype(jnp.result_type(leaf), jnp.complexfloating):
+            raise ValueError(
+                f"parameter {jax.tree_util.keystr(path)} is complex, and TAG compares real "
+                "directions: wrap the optimizer in optax.contrib.split_real_and_imaginary."
+            )

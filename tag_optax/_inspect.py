@@ -1,0 +1,166 @@
+"""Looking into TAG states, and making room in them."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from tag_optax import _checks, _search
+from tag_optax._tag import ScaleByTagState
+from tag_optax._types import OptState, Params
+from tag_optax._wrappers import StatefulTaskIdState
+
+_TAG = "a TAG transformation"
+
+
+def task_weights(opt_state: OptState) -> Any:
+    """The weights alpha(t, .) that the last step gave to the tasks.
+
+    Args:
+        opt_state: A state with a TAG state anywhere in it.
+
+    Returns:
+        An array of ``[K]``, or for ``alpha_scope="leaf"`` a tree of them like the parameters; 0 for
+        tasks not seen. Where several TAG transformations work side by side, a list of these.
+
+    Examples:
+        >>> import jax.numpy as jnp, tag_optax
+        >>> tx = tag_optax.tag_rmsprop(1.0, task_capacity=3)
+        >>> state = tx.init(jnp.zeros(2))
+        >>> for task, gradient in ((0, [1.0, 0.0]), (2, [-1.0, 0.0])):  # Opposed tasks.
+        ...     _, state = tx.update(jnp.array(gradient), state, task_id=task)
+        >>> tag_optax.task_weights(state).round(2)
+        Array([2.72, 0.  , 0.37], dtype=float32)
+    """
+
+    def weights(state: ScaleByTagState) -> Any:
+        if state.alpha.ndim == 1:
+            return state.alpha
+        return jax.tree.unflatten(jax.tree.structure(state.nu), list(state.alpha))
+
+    found = [weights(state) for state in _search.require(opt_state, ScaleByTagState, _TAG)]
+    return found[0] if len(found) == 1 else found
+
+
+def grow(opt_state: OptState, task_capacity: int) -> OptState:
+    """A larger bank: every row, the live one and the step counts are kept.
+
+    The transformation that made the state goes on working with the grown one, which has other
+    shapes, so a jitted step is compiled once more. It must not be called under ``jit``.
+
+    Args:
+        opt_state: A state with a TAG state anywhere in it.
+        task_capacity: The new number of rows, not below the present one.
+
+    Returns:
+        The optimizer state with room for ``task_capacity`` tasks.
+
+    Examples:
+        >>> import jax.numpy as jnp, tag_optax
+        >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=1)
+        >>> state = tx.init(jnp.zeros(2))
+        >>> _, state = tx.update(jnp.array([1.0, 0.0]), state, task_id=0)
+        >>> state = tag_optax.grow(state, 3)
+        >>> _, state = tx.update(jnp.array([0.0, 1.0]), state, task_id=2)
+        >>> tag_optax.task_weights(state).round(3)
+        Array([1.   , 0.   , 0.007], dtype=float32)
+    """
+    task_capacity = _checks.check_size("task_capacity", task_capacity)
+
+    def larger(state: ScaleByTagState) -> ScaleByTagState:
+        present = state.steps.shape[0]
+        if task_capacity < present:
+            raise ValueError(
+                f"task_capacity={task_capacity} is below the present {present}, and would lose "
+                f"rows: pass at least {present}."
+            )
+
+        def pad(axis: int, x: jax.Array) -> jax.Array:
+            widths = [(0, 0)] * x.ndim
+            widths[axis] = (0, task_capacity - present)
+            return jnp.pad(x, widths)
+
+        def rows(bank: Params | None) -> Params | None:
+            return jax.tree.map(lambda x: pad(0, x), bank)
+
+        return state._replace(
+            steps=pad(0, state.steps),
+            alpha=pad(-1, state.alpha),
+            norm=None if state.norm is None else pad(-1, state.norm),
+            mu_bank=rows(state.mu_bank),
+            nu_bank=rows(state.nu_bank),
+            unit_bank=rows(state.unit_bank),
+        )
+
+    _search.require(opt_state, ScaleByTagState, _TAG)
+    return _search.replace(opt_state, ScaleByTagState, larger)
+
+
+def state_bytes(tx: optax.GradientTransformation, params: Params) -> int:
+    """What the state of any transformation will cost, without allocating it.
+
+    Args:
+        tx: The transformation.
+        params: Parameters, or their ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        The number of bytes of all arrays of ``tx.init(params)``.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, tag_optax
+        >>> params = jax.ShapeDtypeStruct((1_000_000,), jnp.float32)
+        >>> for kind in ("cosine", "self"):  # 2 (K + 1) copies of the parameters; K + 1.
+        ...     tag_optax.state_bytes(tag_optax.tag_rmsprop(5.0, 20, relatedness=kind), params)
+        168000244
+        84000164
+        >>> tx = tag_optax.tag_rmsprop(5.0, 20, relatedness="self", constant_memory=True)
+        >>> tag_optax.state_bytes(tx, params)  # 2 copies, whatever the number of tasks.
+        8000164
+    """
+    shapes = jax.eval_shape(tx.init, params)
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def vmap_axes(tx: optax.GradientTransformation, params: Params) -> OptState:
+    """The ``in_axes`` and ``out_axes`` of a state whose members share one task.
+
+    Under ``jax.vmap`` a task id that differs between members makes XLA rewrite the whole bank at
+    every step. Members that learn the same stream (seeds, say) have one id and one count for all:
+    these axes say so.
+
+    Args:
+        tx: The transformation.
+        params: The parameters of one member, or their ``jax.ShapeDtypeStruct``.
+
+    Returns:
+        A tree like the state of ``tx``: ``None`` for what is shared, 0 for the rest.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, tag_optax
+        >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=2)
+        >>> params = jnp.zeros((5, 3))  # Five seeds of three parameters.
+        >>> axes = tag_optax.vmap_axes(tx, params[0])
+        >>> state = jax.vmap(tx.init, out_axes=axes)(params)
+        >>> update = jax.vmap(
+        ...     lambda g, s, task: tx.update(g, s, task_id=task), (0, axes, None), (0, axes)
+        ... )
+        >>> for task in (0, 1):
+        ...     updates, state = update(jnp.ones((5, 3)), state, task)
+        >>> updates.shape
+        (5, 3)
+    """
+
+    def axes(node: Any) -> Any:
+        if isinstance(node, ScaleByTagState):
+            batched = jax.tree.map(lambda _: 0, node)
+            return batched._replace(live_task=None, steps=None)
+        if isinstance(node, StatefulTaskIdState):
+            inner = jax.tree.map(axes, node.inner_state, is_leaf=special)
+            return node._replace(task_id=None, inner_state=inner)
+        return 0
+
+    def special(node: Any) -> bool:
+        return isinstance(node, ScaleByTagState | StatefulTaskIdState)
+
+    return jax.tree.map(axes, jax.eval_shape(tx.init, params), is_leaf=special)

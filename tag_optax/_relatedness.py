@@ -1,0 +1,81 @@
+r"""How related two tasks are, and the weight that this gives to a past task's second moment.
+
+.. math::
+    \alpha(t, s) = \exp(-b \cos(M_t, M_s)), \qquad \alpha(t, t) = \exp(-b)
+
+The variants differ in what stands in the exponent's place and in what they must remember of a
+task, which is all that the optimizer's state then holds.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+
+@dataclasses.dataclass(frozen=True)
+class Relatedness:
+    """One way to weigh tasks.
+
+    ``past(similarity, distance, b)`` is alpha(t, s) and ``own(b)`` is alpha(t, t), given the
+    similarity of s to t and the distance of their ids, both ``[..., K]``.
+    """
+
+    past: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
+    own: Callable[[jax.Array], jax.Array]
+    # What the similarity compares: first moments, mean unit gradients, or nothing.
+    compares: str | None = None
+    # Every past task has the same weight, so that the past enters W as one sum.
+    sums_the_past: bool = False
+
+
+def _similar(similarity: jax.Array, distance: jax.Array, b: jax.Array) -> jax.Array:
+    del distance
+    return bounded_exp(-b * similarity)
+
+
+def _equal(similarity: jax.Array, distance: jax.Array, b: jax.Array) -> jax.Array:
+    del distance, b
+    return jnp.ones_like(similarity)
+
+
+def _age(similarity: jax.Array, distance: jax.Array, b: jax.Array) -> jax.Array:
+    # The paper's t - s + 1 for ids in order of arrival; a task that comes back can have the
+    # smaller id, where the plain difference would turn the weights negative.
+    del b
+    return jnp.broadcast_to(distance.astype(similarity.dtype) + 1, similarity.shape)
+
+
+def _discounted(b: jax.Array) -> jax.Array:
+    return bounded_exp(-b)
+
+
+def _full(b: jax.Array) -> jax.Array:
+    return jnp.ones_like(b)
+
+
+RELATEDNESS = {
+    "cosine": Relatedness(_similar, _discounted, compares="mu"),
+    "first_gradients": Relatedness(_similar, _discounted, compares="unit"),
+    "age": Relatedness(_age, _full),
+    "uniform": Relatedness(_equal, _full, sums_the_past=True),
+    "self": Relatedness(_equal, _discounted, sums_the_past=True),
+}
+
+
+def bounded_exp(exponent: jax.Array) -> jax.Array:
+    """``exp``, kept finite: an infinite weight times an unused parameter's V = 0 would be NaN.
+
+    In float32 the bound is felt only by ``b`` above 79, where alpha is beyond 1e34 anyway.
+    """
+    bound = 0.9 * math.log(float(jnp.finfo(exponent.dtype).max))
+    return jnp.exp(jnp.clip(exponent, -bound, bound))
+
+
+def cosine(products: jax.Array, norm: jax.Array, norms: jax.Array) -> jax.Array:
+    """Cosines from inner products; 0 where either vector is zero, as for an unused head."""
+    lengths = norm * norms
+    nonzero = jnp.where(lengths == 0, jnp.ones_like(lengths), lengths)
+    return jnp.where(lengths == 0, jnp.zeros_like(products), jnp.clip(products / nonzero, -1, 1))

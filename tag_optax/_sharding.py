@@ -1,0 +1,143 @@
+"""Where every leaf of an optimizer state belongs on a mesh.
+
+``optax.tree.map_params`` would give a bank its parameter's partition spec as it stands, whose first
+mesh axis then splits the tasks. Here the bank's spec is the parameter's behind the task axis.
+"""
+
+from typing import Any
+
+import jax
+import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from tag_optax import _search
+from tag_optax._tag import ScaleByTagState
+from tag_optax._types import OptState, Params
+
+_BANKS = ("mu_bank", "nu_bank", "unit_bank")
+
+
+def state_sharding(
+    tx_or_state: optax.GradientTransformation | OptState,
+    params: Params,
+    params_sharding: Any,
+    *,
+    mesh: Mesh | None = None,
+    task_axis: str | None = None,
+) -> Any:
+    """The sharding of every leaf of an optimizer state with TAG in it.
+
+    Live rows lie as their parameters do, and so do the states of other transformations that are
+    shaped like parameters. A bank's rows lie as their parameters do too, behind the task axis,
+    which is whole on every device or spread over one mesh axis. All else is replicated.
+
+    Args:
+        tx_or_state: The transformation, or its state (or the state's shapes).
+        params: The parameters, or their shapes.
+        params_sharding: A tree of ``NamedSharding`` or ``PartitionSpec`` like the parameters, or
+            one for all of them.
+        mesh: The mesh; needed where ``params_sharding`` has only specs.
+        task_axis: The mesh axis that the tasks are spread over. Build the transformation with
+            ``skip_unseen=False`` then, so that each device reads its own rows.
+
+    Returns:
+        A tree of ``NamedSharding`` like the state, for ``jit(tx.init, out_shardings=...)``: no
+        device then ever holds more than its part.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, tag_optax
+        >>> from jax.sharding import NamedSharding, PartitionSpec
+        >>> mesh = jax.make_mesh((1,), ("data",))
+        >>> params = {"w": jnp.zeros((4, 2))}
+        >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=8, skip_unseen=False)
+        >>> everywhere = NamedSharding(mesh, PartitionSpec())
+        >>> shardings = tag_optax.state_sharding(tx, params, everywhere, task_axis="data")
+        >>> tuple(shardings[0].nu_bank["w"].spec)
+        ('data', None, None)
+        >>> state = jax.jit(tx.init, out_shardings=shardings)(params)
+        >>> for task in (0, 1):
+        ...     updates, state = tx.update(params, state, task_id=task)
+    """
+    state = tx_or_state
+    if isinstance(tx_or_state, optax.GradientTransformation):
+        state = jax.eval_shape(tx_or_state.init, params)
+    specs, mesh = _specs(params, params_sharding, mesh)
+    if task_axis is not None and task_axis not in mesh.shape:
+        raise ValueError(
+            f"task_axis={task_axis!r} is no axis of the mesh: choose one of "
+            f"{', '.join(mesh.axis_names)}."
+        )
+
+    def sharding(path: _search.Path, node: Any) -> Any:
+        if isinstance(node, ScaleByTagState):
+            return _tag_sharding(node, specs, mesh, task_axis)
+        spec, shape = _lookup(path, specs) or (PartitionSpec(), None)
+        return NamedSharding(mesh, spec if node.shape == shape else PartitionSpec())
+
+    return jax.tree_util.tree_map_with_path(
+        sharding, state, is_leaf=lambda node: isinstance(node, ScaleByTagState)
+    )
+
+
+def _tag_sharding(
+    state: ScaleByTagState,
+    specs: dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]],
+    mesh: Mesh,
+    task_axis: str | None,
+) -> ScaleByTagState:
+    capacity = state.steps.shape[0]
+    if task_axis is not None and capacity % (devices := mesh.shape[task_axis]):
+        enough = -(-capacity // devices) * devices
+        raise ValueError(
+            f"task_capacity={capacity} cannot be spread evenly over the {devices} devices of mesh "
+            f"axis {task_axis!r}: use task_capacity={enough}."
+        )
+
+    def sharding(path: _search.Path, leaf: Any) -> NamedSharding:
+        # The field's name stands first in the path, the parameter's own path behind it.
+        found = specs.get(path[1:])
+        if found is None:
+            return NamedSharding(mesh, PartitionSpec())
+        spec, shape = found
+        if path[0].name not in _BANKS:
+            return NamedSharding(mesh, spec if leaf.shape == shape else PartitionSpec())
+        padded = (*spec, *[None] * (len(shape) - len(spec)))
+        taken = jax.tree.leaves(padded)
+        if task_axis is not None and task_axis in taken:
+            raise ValueError(
+                f"task_axis={task_axis!r} already splits the parameter "
+                f"{jax.tree_util.keystr(path[1:])}: spread the tasks over another mesh axis."
+            )
+        return NamedSharding(mesh, PartitionSpec(task_axis, *padded))
+
+    return jax.tree_util.tree_map_with_path(sharding, state)
+
+
+def _specs(
+    params: Params, params_sharding: Any, mesh: Mesh | None
+) -> tuple[dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]], Mesh]:
+    """Each parameter's spec and shape by its path, and the mesh."""
+
+    def is_sharding(node: Any) -> bool:
+        return isinstance(node, NamedSharding | PartitionSpec)
+
+    full = jax.tree.broadcast(params_sharding, params, is_leaf=is_sharding)
+    given = jax.tree.leaves(full, is_leaf=is_sharding)
+    named = next((s for s in given if isinstance(s, NamedSharding)), None)
+    if mesh is None:
+        if named is None or not isinstance(named.mesh, Mesh):
+            raise ValueError("params_sharding names no mesh: pass mesh=.")
+        mesh = named.mesh
+    specs = [s.spec if isinstance(s, NamedSharding) else s for s in given]
+    leaves = jax.tree_util.tree_leaves_with_path(params)
+    return {
+        path: (spec, leaf.shape) for (path, leaf), spec in zip(leaves, specs, strict=True)
+    }, mesh
+
+
+def _lookup(
+    path: _search.Path, specs: dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]]
+) -> tuple[PartitionSpec, tuple[int, ...]] | None:
+    """The parameter whose path ends the given one: that is where wrappers leave it."""
+    tails = (path[start:] for start in range(len(path) + 1))
+    return next((specs[tail] for tail in tails if tail in specs), None)

@@ -52,7 +52,9 @@ def get_row(bank: PyTree, index: jax.Array, spread: bool = False) -> PyTree:
 
     def get(rows: jax.Array) -> jax.Array:
         if spread:
-            return jnp.sum(rows, axis=0, where=_row_mask(rows, index))
+            here = jnp.arange(rows.shape[0], dtype=jnp.int32) == index
+            spec = jax.sharding.PartitionSpec(*jax.typeof(rows).sharding.spec[1:])
+            return _combine(here.astype(rows.dtype), rows, spec)
         if rows.dtype != jnp.bfloat16:
             return lax.dynamic_index_in_dim(rows, index, 0, False)
         # Where bfloat16 is not native XLA widens the whole bank to slice it, so the bits are
@@ -70,18 +72,14 @@ def set_row(bank: PyTree, index: jax.Array, row: PyTree, spread: bool = False) -
     def put(rows: jax.Array, r: jax.Array) -> jax.Array:
         if not spread and rows.dtype != jnp.bfloat16:
             return lax.dynamic_update_index_in_dim(rows, r, index, 0)
-        # A slice update of a spread bank would gather it, and one in bfloat16 would widen it. A
-        # selection does neither, and is in place too.
+        # A slice update of a spread bank has no explicit type, and one in bfloat16 is widened. A
+        # selection needs neither, and is in place too.
         out = _explicit(rows, jax.typeof(rows).sharding.spec)
         everywhere = lax.broadcast_in_dim(r, rows.shape, range(1, rows.ndim), out_sharding=out)
-        return jnp.where(_row_mask(rows, index), everywhere, rows)
+        here = lax.broadcasted_iota(jnp.int32, rows.shape, 0, out_sharding=out) == index
+        return jnp.where(here, everywhere, rows)
 
     return jax.tree.map(put, bank, row)
-
-
-def _row_mask(rows: jax.Array, index: jax.Array) -> jax.Array:
-    out = _explicit(rows, jax.typeof(rows).sharding.spec)
-    return lax.broadcasted_iota(jnp.int32, rows.shape, 0, out_sharding=out) == index
 
 
 def is_spread(bank: PyTree, skip_unseen: bool) -> bool:
@@ -115,8 +113,32 @@ def per_leaf(groups: jax.Array, leaf_count: int) -> list[jax.Array]:
 
 def inner_products(a: PyTree, b: PyTree, scope: str, dtype: jnp.dtype) -> jax.Array:
     """``<a, b>`` by group, ``[G]``; ``a`` may also be a bank, which gives ``[G, K]``."""
-    products = [_inner(x, y) for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)]
-    return group_sums(products, scope, dtype)
+    pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
+    if scope == "global":
+        pairs = _join_short(pairs)
+    return group_sums([_inner(x, y) for x, y in pairs], scope, dtype)
+
+
+def _join_short(pairs: list[tuple[jax.Array, jax.Array]]) -> list[tuple[jax.Array, jax.Array]]:
+    """Joins the short vectors (biases, normalisation scales) of a network into one.
+
+    Most leaves of a network are such vectors, and a product apiece costs more than its arithmetic.
+    """
+
+    def is_short(pair: tuple[jax.Array, jax.Array]) -> bool:
+        x, y = pair
+        return (
+            y.ndim == 1
+            and y.size <= 4096
+            and x.dtype == y.dtype == jnp.float32
+            and not _is_explicit(y)  # An axis that may be split is not joined.
+        )
+
+    short = [pair for pair in pairs if is_short(pair)]
+    if len(short) < 2:
+        return pairs
+    joined = tuple(jnp.concatenate(vectors, axis=-1) for vectors in zip(*short, strict=True))
+    return [pair for pair in pairs if not is_short(pair)] + [(joined[0], joined[1])]
 
 
 def row_products(
@@ -128,11 +150,16 @@ def row_products(
         products = inner_products(bank, row, scope, dtype)
         return jnp.where(active[None], products, jnp.zeros((), dtype))
 
-    def one_row(task: jax.Array, products: jax.Array) -> jax.Array:
-        return products.at[:, task].set(inner_products(get_row(bank, task), row, scope, dtype))
+    def active_rows(tasks: jax.Array, count: jax.Array) -> jax.Array:
+        def add(i: jax.Array, products: jax.Array) -> jax.Array:
+            task = tasks[i]
+            product = inner_products(get_row(bank, task), row, scope, dtype)
+            return products.at[:, task].set(product)
 
-    start = jnp.zeros((group_count(row, scope), active.shape[0]), dtype)
-    return _read(bank, row, active, skip_unseen, all_rows, one_row, start)
+        start = jnp.zeros((group_count(row, scope), active.shape[0]), dtype)
+        return lax.fori_loop(0, count, add, start)
+
+    return _read(bank, row, active, skip_unseen, all_rows, active_rows)
 
 
 def weighted_rows(
@@ -144,26 +171,29 @@ def weighted_rows(
     """
     rows_like, structure = jax.tree.flatten(like)
     banks = jax.tree.leaves(bank)
-    by_leaf = per_leaf(weights, len(rows_like))
+    weights = jnp.where(active[None], weights, jnp.zeros_like(weights))
+    by_leaf = [
+        w.astype(r.dtype) for w, r in zip(per_leaf(weights, len(rows_like)), rows_like, strict=True)
+    ]
 
     def all_rows() -> list[jax.Array]:
         return [
-            _combine(
-                jnp.where(active, w, jnp.zeros_like(w)).astype(r.dtype),
-                rows,
-                jax.typeof(r).sharding.spec,
-            )
+            _combine(w, rows, jax.typeof(r).sharding.spec)
             for w, rows, r in zip(by_leaf, banks, rows_like, strict=True)
         ]
 
-    def one_row(task: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
-        return [
-            total + w[task].astype(total.dtype) * row.astype(total.dtype)
-            for total, w, row in zip(totals, by_leaf, get_row(banks, task), strict=True)
-        ]
+    def active_rows(tasks: jax.Array, count: jax.Array) -> list[jax.Array]:
+        def weighted(task: jax.Array) -> list[jax.Array]:
+            rows = zip(by_leaf, get_row(banks, task), strict=True)
+            return [w[task] * row.astype(w.dtype) for w, row in rows]
 
-    start = [jnp.zeros_like(r) for r in rows_like]
-    summed = _read(banks, rows_like, active, skip_unseen, all_rows, one_row, start)
+        def add(i: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
+            return jax.tree.map(jnp.add, totals, weighted(tasks[i]))
+
+        # From the first row on, which has weight 0 if there is none: that saves a pass of zeros.
+        return lax.fori_loop(1, count, add, weighted(tasks[0]))
+
+    summed = _read(banks, rows_like, active, skip_unseen, all_rows, active_rows)
     return jax.tree.unflatten(structure, summed)
 
 
@@ -173,24 +203,20 @@ def _read(
     active: jax.Array,
     skip_unseen: bool,
     all_rows: Callable[[], PyTree],
-    one_row: Callable[[jax.Array, PyTree], PyTree],
-    start: PyTree,
+    active_rows: Callable[[jax.Array, jax.Array], PyTree],
 ) -> PyTree:
-    """Reads the active rows in the cheaper of the two ways."""
-    capacity = active.shape[0]
+    """Reads a bank in the cheaper of the two ways: all rows, or the active ones by their number."""
     if is_spread(bank, skip_unseen):
         return all_rows()
-    tasks = jnp.flatnonzero(active, size=capacity, fill_value=0)
+    tasks = jnp.argsort(~active)  # The active ones first.
     count = jnp.sum(active, dtype=jnp.int32)
-
-    def active_rows() -> PyTree:
-        return lax.fori_loop(0, count, lambda i, carry: one_row(tasks[i], carry), start)
-
     # A matrix product of a narrower bank would first widen a copy of the whole bank.
     leaves = zip(jax.tree.leaves(bank), jax.tree.leaves(row), strict=True)
     if any(rows.dtype != accumulator_dtype(r) for rows, r in leaves):
-        return active_rows()
-    return lax.cond(_LOOP_COST * count > capacity, all_rows, active_rows)
+        return active_rows(tasks, count)
+    return lax.cond(
+        _LOOP_COST * count > active.shape[0], all_rows, lambda: active_rows(tasks, count)
+    )
 
 
 def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -217,7 +243,11 @@ def _combine(weights: jax.Array, rows: jax.Array, spec: jax.sharding.PartitionSp
     )
 
 
+def _is_explicit(x: jax.Array) -> bool:
+    return jax.typeof(x).sharding.mesh.are_all_axes_explicit
+
+
 def _explicit(x: jax.Array, spec: jax.sharding.PartitionSpec) -> jax.sharding.NamedSharding | None:
     """``spec`` on the mesh of ``x`` where its axes are explicit: there a contraction must say."""
     mesh = jax.typeof(x).sharding.mesh
-    return jax.sharding.NamedSharding(mesh, spec) if mesh.are_all_axes_explicit else None
+    return jax.sharding.NamedSharding(mesh, spec) if _is_explicit(x) else None

@@ -37,7 +37,8 @@ def task_weights(opt_state: OptState) -> Any:
     def weights(state: ScaleByTagState) -> Any:
         if state.alpha.ndim == 1:
             return state.alpha
-        return jax.tree.unflatten(jax.tree.structure(state.nu), list(state.alpha))
+        structure = jax.tree.structure(state.nu)
+        return jax.tree.unflatten(structure, list(state.alpha[: structure.num_leaves]))
 
     found = [weights(state) for state in _search.require(opt_state, ScaleByTagState, _TAG)]
     return found[0] if len(found) == 1 else found

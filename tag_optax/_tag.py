@@ -115,27 +115,39 @@ def _scale_by_tag(
             norm=jnp.zeros((groups, task_capacity), dtype) if related.compares == "mu" else None,
         )
 
-    def switch_task(state: ScaleByTagState, task: jax.Array) -> ScaleByTagState:
-        """Puts the live row away and takes up the row of ``task``."""
+    def switch_task(state: ScaleByTagState, task: jax.Array, changed: jax.Array) -> ScaleByTagState:
+        """Puts the live row away and takes up the row of ``task``, if the task has changed."""
         if constant_memory:
-            return state._replace(
-                live_task=task,
-                steps=state.steps.at[task].set(0),
-                mu=jax.tree.map(jnp.zeros_like, state.mu),
-                nu=jax.tree.map(jnp.zeros_like, state.nu),
-                nu_sum=jax.tree.map(jnp.add, state.nu_sum, state.nu),
-            )
-        left = jnp.maximum(state.live_task, 0)  # A fresh state puts zeros on zeros.
+
+            def start_afresh(state: ScaleByTagState) -> ScaleByTagState:
+                return state._replace(
+                    steps=state.steps.at[task].set(0),
+                    mu=jax.tree.map(jnp.zeros_like, state.mu),
+                    nu=jax.tree.map(jnp.zeros_like, state.nu),
+                    nu_sum=jax.tree.map(jnp.add, state.nu_sum, state.nu),
+                )
+
+            state = lax.cond(changed, start_afresh, lambda state: state, state)
+            return state._replace(live_task=jnp.where(changed, task, state.live_task))
+
+        live = (state.mu, state.nu, state.unit)
         banks = (state.mu_bank, state.nu_bank, state.unit_bank)
         spread = _bank.is_spread(banks, skip_unseen)
-        banks = _bank.set_row(banks, left, (state.mu, state.nu, state.unit), spread)
-        # Rows are read from the new banks: reading the old ones would keep both alive, as a copy.
-        mu, nu, unit = _bank.get_row(banks, task, spread)
-        norm = state.norm
-        if norm is not None:
-            norm = norm.at[:, left].set(_norms(state.mu, alpha_scope, norm.dtype))
+        left = jnp.maximum(state.live_task, 0)  # A fresh state puts zeros on zeros.
+
+        def put_away(_: jax.Array, kept: Any) -> Any:
+            banks, norm = kept
+            if norm is not None:
+                norm = norm.at[:, left].set(_norms(state.mu, alpha_scope, norm.dtype))
+            return _bank.set_row(banks, left, live, spread), norm
+
+        # A loop of no or one round, because XLA keeps a loop's carry in place; and the new row is
+        # read behind it, because reading and writing a bank in one branch makes XLA copy it.
+        rounds = changed.astype(jnp.int32)
+        banks, norm = lax.fori_loop(0, rounds, put_away, (banks, state.norm))
+        mu, nu, unit = lax.cond(changed, lambda: _bank.get_row(banks, task, spread), lambda: live)
         return state._replace(
-            live_task=task,
+            live_task=jnp.where(changed, task, state.live_task),
             mu=mu,
             nu=nu,
             unit=unit,
@@ -171,9 +183,7 @@ def _scale_by_tag(
         updates: Updates, state: ScaleByTagState, task: jax.Array
     ) -> tuple[Updates, ScaleByTagState]:
         valid = (task >= 0) & (task < state.steps.shape[0])
-        state = lax.cond(
-            valid & (task != state.live_task), switch_task, lambda state, _: state, state, task
-        )
+        state = switch_task(state, task, valid & (task != state.live_task))
         tasks = jnp.arange(state.steps.shape[0], dtype=jnp.int32)
         past = (state.steps > 0) & (tasks != task)
         g = jax.tree.map(lambda x: x.astype(_bank.accumulator_dtype(x)), updates)
@@ -208,7 +218,8 @@ def _scale_by_tag(
             lambda a, v, p: a.astype(v.dtype) * v + p.astype(v.dtype), own, nu, past_sum
         )
 
-        n = state.steps[task] + 1
+        steps = jnp.where(tasks == task, optax.safe_increment(state.steps), state.steps)
+        n = steps[task]
         new_updates = jax.tree.map(
             lambda u, x, v: jnp.where(
                 valid, _scaled(x, v, n, rule, eps, eps_in_sqrt), jnp.nan
@@ -222,7 +233,7 @@ def _scale_by_tag(
             return jax.tree.map(lambda x, y: x.astype(y.dtype), new, old)
 
         return new_updates, state._replace(
-            steps=jnp.where(tasks == task, optax.safe_increment(state.steps), state.steps),
+            steps=steps,
             alpha=jnp.where(valid, alpha.reshape(state.alpha.shape), state.alpha),
             mu=stored(mu, state.mu),
             nu=stored(nu, state.nu),

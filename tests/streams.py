@@ -30,9 +30,11 @@ SHAPES = {"matrix": (3, 2), "vector": (4,), "scalar": (), "head": (2, 3)}
 def gradients(
     order: Sequence[int] = ORDER, dtype: Any = np.float64, seed: int = 0
 ) -> list[dict[str, np.ndarray]]:
-    """One gradient a step; tasks have directions of their own, and task 0 has no use for the head."""
+    """One gradient a step. Tasks have directions of their own; task 0 does not use the head."""
     rng = np.random.default_rng(seed)
-    means = {task: {k: rng.normal(size=s) for k, s in SHAPES.items()} for task in sorted(set(order))}
+    means = {
+        task: {k: rng.normal(size=s) for k, s in SHAPES.items()} for task in sorted(set(order))
+    }
     stream = []
     for task in order:
         g = {k: np.asarray(means[task][k] + 0.5 * rng.normal(size=s)) for k, s in SHAPES.items()}

@@ -38,7 +38,11 @@ def test_equals_numpy(optimizer, alpha_scope, eps_in_sqrt, relatedness, dtype, t
         for name in g:
             assert update[name].dtype == dtype
             np.testing.assert_allclose(
-                update[name], expected[name], rtol=tolerance, atol=tolerance, err_msg=f"{step} {name}"
+                update[name],
+                expected[name],
+                rtol=tolerance,
+                atol=tolerance,
+                err_msg=f"{step} {name}",
             )
     weights = tag_optax.task_weights(state)
     weights = weights["head"] if alpha_scope == "leaf" else weights
@@ -84,7 +88,11 @@ def test_authors_trajectories(optimizer):
     if optimizer != "adagrad":
         arguments["b2"] = float(arrays["beta2"])
     rescale = SCALE_BY[optimizer](
-        float(arrays["b"]), int(arrays["n_tasks"]), alpha_scope="leaf", eps_in_sqrt=False, **arguments
+        float(arrays["b"]),
+        int(arrays["n_tasks"]),
+        alpha_scope="leaf",
+        eps_in_sqrt=False,
+        **arguments,
     )
     tx = optax.chain(rescale, optax.scale_by_learning_rate(float(arrays["lr"])))
     state = tx.init(params)

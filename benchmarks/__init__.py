@@ -1,0 +1,1 @@
+"""Programs that measure; run one with ``python -m benchmarks.NAME``."""

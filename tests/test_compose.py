@@ -1,0 +1,185 @@
+"""TAG inside everything that optax and JAX offer."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tag_optax
+from tests.streams import ORDER, RELATEDNESS, gradients, run
+
+
+@pytest.fixture(autouse=True)
+def standard_promotion():
+    with jax.numpy_dtype_promotion("standard"):  # optax's own parts need it.
+        yield
+
+
+@pytest.fixture(scope="module")
+def stream():
+    return gradients()
+
+
+def tag(**arguments):
+    return tag_optax.tag_rmsprop(2.0, 5, 0.1, **arguments)
+
+
+def test_chain_clips_before_tag(stream):
+    chained, _ = run(optax.chain(optax.clip_by_global_norm(0.5), tag()), stream)
+    clip = optax.clip_by_global_norm(0.5)
+    clipped = [clip.update(g, clip.init(g))[0] for g in stream]
+    expected, _ = run(tag(), clipped)
+    chex.assert_trees_all_close(chained, expected, rtol=1e-12)
+
+
+def test_masked_sees_only_its_leaves(stream):
+    mask = {"matrix": True, "vector": False, "scalar": True, "head": False}
+    updates, state = run(optax.masked(tag(), mask), stream)
+    seen = [{k: g[k] for k in ("matrix", "scalar")} for g in stream]
+    expected, _ = run(tag(), seen)
+    for update, exp, g in zip(updates, expected, stream, strict=True):
+        chex.assert_trees_all_close({k: update[k] for k in exp}, exp, rtol=1e-12)
+        np.testing.assert_array_equal(update["head"], g["head"])
+    assert tag_optax.task_weights(state).shape == (5,)
+
+
+def test_partition_as_for_adapters(stream):
+    """The LoRA way: the backbone frozen, the adapters under TAG, each group with its own cosine."""
+    labels = {"matrix": "tag", "vector": "tag", "scalar": "frozen", "head": "sgd"}
+    tx = optax.partition(
+        {"tag": tag(), "frozen": optax.set_to_zero(), "sgd": optax.sgd(0.5)}, labels
+    )
+    updates, state = run(tx, stream)
+    expected, _ = run(tag(), [{k: g[k] for k in ("matrix", "vector")} for g in stream])
+    for update, exp, g in zip(updates, expected, stream, strict=True):
+        chex.assert_trees_all_close({k: update[k] for k in exp}, exp, rtol=1e-12)
+        chex.assert_trees_all_close(update["head"], -0.5 * g["head"], rtol=1e-12)
+        assert update["scalar"] == 0
+    grown = tag_optax.grow(state, 8)
+    assert tag_optax.task_weights(grown).shape == (8,)
+
+
+def test_two_tags_side_by_side_have_two_weights(stream):
+    labels = {"matrix": "a", "vector": "a", "scalar": "b", "head": "b"}
+    tx = optax.partition({"a": tag(), "b": tag(alpha_scope="leaf")}, labels)
+    _, state = run(tx, stream)
+    first, second = tag_optax.task_weights(state)
+    assert first.shape == (5,)
+    assert second["head"].shape == (5,)
+
+
+def test_apply_if_finite_keeps_nan_out(stream):
+    tx = optax.apply_if_finite(tag(), max_consecutive_errors=3)
+    bad = [*stream[:4], jax.tree.map(lambda x: x * np.nan, stream[4]), *stream[5:]]
+    updates, state = run(tx, bad)
+    without = [*stream[:4], *stream[5:]]
+    expected, expected_state = run(tag(), without, [*ORDER[:4], *ORDER[5:]])
+    chex.assert_trees_all_close([*updates[:4], *updates[5:]], expected, rtol=1e-12)
+    chex.assert_trees_all_close(state.inner_state, expected_state, rtol=1e-12)
+
+
+def test_tree_get_and_map_params(stream):
+    tx = tag()
+    _, state = run(tx, stream)
+    assert optax.tree.get(state, "live_task") == ORDER[-1]
+    doubled = optax.tree.map_params(tx, lambda x: 2 * x, state)
+    chex.assert_trees_all_close(doubled[0].nu, jax.tree.map(lambda x: 2 * x, state[0].nu))
+    chex.assert_trees_all_close(doubled[0].nu_bank, jax.tree.map(lambda x: 2 * x, state[0].nu_bank))
+    chex.assert_trees_all_equal(
+        (doubled[0].steps, doubled[0].alpha, doubled[0].norm),
+        (state[0].steps, state[0].alpha, state[0].norm),
+    )
+
+
+@pytest.mark.parametrize("relatedness", RELATEDNESS)
+def test_scan_over_a_stream(stream, relatedness):
+    tx = tag(relatedness=relatedness)
+    expected, expected_state = run(tx, stream)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *stream)
+
+    @jax.jit
+    def scan(state):
+        def step(state, inputs):
+            g, task = inputs
+            updates, state = tx.update(g, state, task_id=task)
+            return state, updates
+
+        return jax.lax.scan(step, state, (stacked, jnp.array(ORDER, jnp.int32)))
+
+    state, updates = scan(tx.init(stream[0]))
+    chex.assert_trees_all_close(
+        updates, jax.tree.map(lambda *x: jnp.stack(x), *expected), rtol=1e-12
+    )
+    chex.assert_trees_all_close(state, expected_state, rtol=1e-12)
+
+
+@pytest.mark.parametrize("relatedness", RELATEDNESS)
+def test_vmap_over_seeds_that_share_a_task(relatedness):
+    tx = tag(relatedness=relatedness)
+    streams = [gradients(seed=seed) for seed in range(3)]
+    expected = [run(tx, s)[0] for s in streams]
+    batches = [jax.tree.map(lambda *x: jnp.stack(x), *step) for step in zip(*streams, strict=True)]
+    axes = tag_optax.vmap_axes(tx, streams[0][0])
+    state = jax.vmap(tx.init, out_axes=axes)(batches[0])
+    update = jax.jit(
+        jax.vmap(lambda g, s, t: tx.update(g, s, task_id=t), (0, axes, None), (0, axes))
+    )
+    for step, (batch, task) in enumerate(zip(batches, ORDER, strict=True)):
+        updates, state = update(batch, state, jnp.int32(task))
+        one = jax.tree.map(lambda *x: jnp.stack(x), *[member[step] for member in expected])
+        chex.assert_trees_all_close(updates, one, rtol=1e-11)
+    weights = jax.vmap(tag_optax.task_weights, in_axes=(axes,))(state)
+    assert weights.shape == (3, 5)
+
+
+def test_vmap_over_different_tasks():
+    """Each member with a task of its own: slower, and as right."""
+    tx = tag()
+    orders = [ORDER, ORDER[::-1]]
+    streams = [gradients(order) for order in orders]
+    expected = [run(tx, s, o)[0] for s, o in zip(streams, orders, strict=True)]
+    update = jax.jit(jax.vmap(lambda g, s, t: tx.update(g, s, task_id=t)))
+    batches = [jax.tree.map(lambda *x: jnp.stack(x), *step) for step in zip(*streams, strict=True)]
+    state = jax.vmap(tx.init)(batches[0])
+    for step, batch in enumerate(batches):
+        updates, state = update(batch, state, jnp.array([o[step] for o in orders], jnp.int32))
+        one = jax.tree.map(lambda *x: jnp.stack(x), *[member[step] for member in expected])
+        chex.assert_trees_all_close(updates, one, rtol=1e-11)
+
+
+def test_jit_of_init_and_eval_shape(stream):
+    tx = tag(alpha_scope="leaf")
+    state = tx.init(stream[0])
+    chex.assert_trees_all_equal(jax.jit(tx.init)(stream[0]), state)
+    shapes = jax.eval_shape(tx.init, stream[0])
+    chex.assert_trees_all_equal_shapes_and_dtypes(shapes, state)
+
+
+def test_eager_equals_jitted(stream):
+    tx = tag()
+    jitted, _ = run(tx, stream)
+    state = tx.init(stream[0])
+    for g, task, expected in zip(stream, ORDER, jitted, strict=True):
+        updates, state = tx.update(g, state, task_id=task)
+        chex.assert_trees_all_close(updates, expected, rtol=1e-12)
+
+
+def test_one_compilation_serves_a_stream_of_20_tasks():
+    tx = tag_optax.tag_rmsprop(5.0, 20)
+    traces = []
+
+    @jax.jit
+    def step(params, state, task):
+        traces.append(task)
+        updates, state = tx.update(params, state, params, task_id=task)
+        return optax.apply_updates(params, updates), state
+
+    params = jnp.ones(3)
+    state = tx.init(params)
+    for task in range(20):
+        for _ in range(2):
+            params, state = step(params, state, task)
+    assert len(traces) == 1
+    assert (np.asarray(optax.tree.get(state, "steps")) == 2).all()

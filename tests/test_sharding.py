@@ -1,0 +1,185 @@
+"""A bank on a mesh: where its leaves lie, and that the numbers stay the same."""
+
+import math
+import re
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import tag_optax
+
+CAPACITY = 8
+ORDER = (5, 5, 0, 3, 0, 5, 7)
+AXIS_TYPES = [AxisType.Auto, AxisType.Explicit]
+SPECS = {"matrix": P("model", None), "tall": P(None, "model"), "vector": P(), "scalar": P()}
+SHAPES = {"matrix": (4, 3), "tall": (3, 8), "vector": (5,), "scalar": ()}
+
+
+def mesh_of(axis_type: AxisType) -> jax.sharding.Mesh:
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+
+
+def make_stream():
+    rng = np.random.default_rng(0)
+    return [{k: rng.normal(size=s) for k, s in SHAPES.items()} for _ in ORDER]
+
+
+def follow(tx, stream, params_sharding=None, state_shardings=None):
+    """Parameters and state after the stream, one jitted and donated step each."""
+    params = jax.tree.map(jnp.zeros_like, stream[0])
+    if params_sharding is not None:
+        params = jax.device_put(params, params_sharding)
+    state = jax.jit(tx.init, out_shardings=state_shardings)(params)
+
+    def step(params, state, g, task):
+        updates, state = tx.update(g, state, params, task_id=task)
+        return optax.apply_updates(params, updates), state
+
+    step = jax.jit(step, donate_argnums=(0, 1))
+    for g, task in zip(stream, ORDER, strict=True):
+        if params_sharding is not None:
+            g = jax.device_put(g, params_sharding)
+        params, state = step(params, state, g, jnp.int32(task))
+    return params, state
+
+
+@pytest.mark.parametrize("axis_type", AXIS_TYPES)
+@pytest.mark.parametrize("task_axis", [None, "data"])
+@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
+@pytest.mark.parametrize("relatedness", ["cosine", "self"])
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_a_mesh_changes_nothing(axis_type, task_axis, alpha_scope, relatedness, dtype):
+    mesh = mesh_of(axis_type)
+    shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
+    arguments = dict(alpha_scope=alpha_scope, relatedness=relatedness, nu_dtype=dtype)
+    stream = make_stream()
+    expected, _ = follow(tag_optax.tag_adam(2.0, CAPACITY, 0.1, **arguments), stream)
+
+    tx = tag_optax.tag_adam(2.0, CAPACITY, 0.1, skip_unseen=task_axis is None, **arguments)
+    placed = tag_optax.state_sharding(tx, stream[0], shardings, task_axis=task_axis)
+    with jax.set_mesh(mesh):
+        params, state = follow(tx, stream, shardings, placed)
+    chex.assert_trees_all_close(
+        jax.device_get(params), jax.device_get(expected), rtol=1e-9 if dtype is None else 1e-5
+    )
+    bank = state[0].nu_bank["matrix"]
+    rows = CAPACITY if task_axis is None else CAPACITY // 4
+    assert bank.addressable_shards[0].data.shape == (rows, 2, 3)
+    assert state[0].nu["matrix"].addressable_shards[0].data.shape == (2, 3)
+
+
+def test_an_explicit_mesh_needs_no_flag():
+    """Explicit types tell by themselves that the tasks are spread."""
+    mesh = mesh_of(AxisType.Explicit)
+    shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
+    tx, stream = tag_optax.tag_adam(2.0, CAPACITY, 0.1), make_stream()
+    expected, _ = follow(tx, stream)
+    placed = tag_optax.state_sharding(tx, stream[0], shardings, task_axis="data")
+    with jax.set_mesh(mesh):
+        params, _ = follow(tx, stream, shardings, placed)
+    chex.assert_trees_all_close(jax.device_get(params), jax.device_get(expected), rtol=1e-9)
+
+
+@pytest.mark.parametrize("axis_type", AXIS_TYPES)
+def test_types_are_stable_eager_and_jitted(axis_type):
+    mesh = mesh_of(axis_type)
+    with jax.set_mesh(mesh):
+        params = jax.device_put(jnp.ones((4, 3)), NamedSharding(mesh, P("model")))
+        tx = tag_optax.tag_rmsprop(5.0, 4)
+        state = tx.init(params)
+        for update in (tx.update, jax.jit(tx.update)):
+            updates, after = update(params, state, params, task_id=1)
+            assert jax.typeof(updates) == jax.typeof(params)
+            assert jax.tree.map(jax.typeof, after) == jax.tree.map(jax.typeof, state)
+
+
+def test_where_every_leaf_lies():
+    mesh = mesh_of(AxisType.Auto)
+    params = {"w": jnp.zeros((4, 6)), "b": jnp.zeros(6)}
+    shardings = {"w": NamedSharding(mesh, P(None, "model")), "b": NamedSharding(mesh, P("model"))}
+    tx = optax.chain(
+        optax.trace(0.9),
+        optax.masked(
+            optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args="task_capacity")(
+                5.0, task_capacity=8
+            ),
+            {"w": True, "b": False},
+        ),
+    )
+    for source in (tx, tx.init(params), jax.eval_shape(tx.init, params)):
+        placed = tag_optax.state_sharding(source, params, shardings, task_axis="data")
+        assert placed[0].trace["b"].spec == P("model")
+        tag = jax.tree.leaves(placed, is_leaf=lambda x: isinstance(x, tag_optax.ScaleByTagState))
+        (tag,) = [x for x in tag if isinstance(x, tag_optax.ScaleByTagState)]
+        assert tag.nu["w"].spec == P(None, "model")
+        assert tag.mu_bank["w"].spec == P("data", None, "model")
+        assert tag.steps.spec == tag.alpha.spec == tag.norm.spec == P()
+    state = jax.jit(tx.init, out_shardings=placed)(params)
+    bank = optax.tree.get(state, "nu_bank")["w"]
+    assert bank.addressable_shards[0].data.shape == (2, 4, 3)
+
+
+def test_specs_with_a_mesh_and_one_sharding_for_all():
+    mesh = mesh_of(AxisType.Auto)
+    params = {"w": jnp.zeros((4, 6)), "b": jnp.zeros(6)}
+    tx = tag_optax.tag_rmsprop(5.0, 8)
+    placed = tag_optax.state_sharding(tx, params, P(), mesh=mesh, task_axis="model")
+    assert placed[0].nu_bank["w"].spec == P("model", None, None)
+    assert placed[0].nu["b"].spec == P()
+
+
+def test_mesh_errors():
+    mesh = mesh_of(AxisType.Auto)
+    params = jnp.zeros((4, 6))
+    tx = tag_optax.tag_rmsprop(5.0, 10)
+    everywhere = NamedSharding(mesh, P())
+    with pytest.raises(ValueError, match=r"task_capacity=10 .* 4 devices .*use task_capacity=12"):
+        tag_optax.state_sharding(tx, params, everywhere, task_axis="data")
+    with pytest.raises(ValueError, match=r"task_axis='tasks' is no axis.*data, model"):
+        tag_optax.state_sharding(tx, params, everywhere, task_axis="tasks")
+    with pytest.raises(ValueError, match="task_axis='model' already splits the parameter"):
+        tag_optax.state_sharding(tx, params, NamedSharding(mesh, P("model")), task_axis="model")
+    with pytest.raises(ValueError, match="pass mesh="):
+        tag_optax.state_sharding(tx, params, P())
+
+
+def test_spread_tasks_are_never_gathered():
+    """One reduction of K numbers and one of the parameters' size: the bank itself stays put."""
+    mesh = jax.make_mesh((8,), ("tasks",), axis_types=(AxisType.Auto,))
+    params = jnp.zeros((64, 32))
+    tx = tag_optax.tag_rmsprop(5.0, 64, skip_unseen=False)
+    everywhere = NamedSharding(mesh, P())
+    placed = tag_optax.state_sharding(tx, params, everywhere, task_axis="tasks")
+    state = jax.jit(tx.init, out_shardings=placed)(params)
+    step = jax.jit(
+        lambda g, s, t: tx.update(g, s, task_id=t),
+        in_shardings=(everywhere, placed, everywhere),
+        out_shardings=(everywhere, placed),
+        donate_argnums=1,
+    )
+    compiled = step.lower(params, state, jnp.int32(0)).compile()
+    sizes: dict[str, list[int]] = {}
+    for line in compiled.as_text().splitlines():
+        found = re.search(r"= (.*?) (all-\w+|reduce-scatter|collective-permute)\(", line)
+        if found:  # Several arrays may travel in one collective.
+            shapes = re.findall(r"\w+\[([\d,]*)\]", found[1])
+            sizes.setdefault(found[2], []).extend(
+                math.prod(int(n) for n in shape.split(",") if n) for shape in shapes
+            )
+    assert set(sizes) <= {"all-gather", "all-reduce"}
+    # W, and a task's two rows when tasks change.
+    assert sorted(size for size in sizes["all-reduce"] if size > 64) == [params.size] * 3
+    assert max(sizes.get("all-gather", [0])) <= 64  # The K inner products.
+    row, bank_per_device = params.nbytes, 64 // 8 * params.nbytes
+    memory = compiled.memory_analysis()
+    assert memory.temp_size_in_bytes < 4 * row < bank_per_device
+    np.testing.assert_array_equal(
+        [shard.data.nbytes for shard in state[0].nu_bank.addressable_shards],
+        [bank_per_device] * 8,
+    )

@@ -1,0 +1,155 @@
+"""Tasks in any order: rows that come back, rows that are never used, ids that are wrong."""
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tag_optax
+from tests.streams import OPTIMIZERS, ORDER, RELATEDNESS, SCALE_BY, gradients, run
+
+
+def tag_state(opt_state):
+    return jax.tree.leaves(opt_state, is_leaf=lambda x: isinstance(x, tag_optax.ScaleByTagState))[0]
+
+
+def test_a_fresh_state_has_seen_nothing():
+    tx = tag_optax.scale_by_tag_rms(5.0, 3)
+    state = tx.init(jnp.zeros(2))
+    assert not state.steps.any()
+    assert not np.asarray(tag_optax.task_weights(state)).any()
+    _, state = tx.update(jnp.ones(2), state, task_id=2)
+    np.testing.assert_array_equal(state.steps, [0, 0, 1])
+    np.testing.assert_array_equal(tag_optax.task_weights(state), [0, 0, 1])
+
+
+@pytest.mark.parametrize("relatedness", RELATEDNESS)
+def test_finished_tasks_never_change(relatedness):
+    tx = tag_optax.scale_by_tag_adam(5.0, 3, relatedness=relatedness)
+    order = (0, 0, 1, 1, 2, 2, 2)
+    stream = gradients(order)
+    _, before = run(tx, stream[:5], order[:5])
+    _, after = run(tx, stream, order)
+    for name in ("mu_bank", "nu_bank", "unit_bank"):
+        rows = [jax.tree.map(lambda x: x[:2], getattr(state, name)) for state in (before, after)]
+        chex.assert_trees_all_equal(*rows)
+
+
+def test_a_returning_task_takes_up_its_row():
+    tx = tag_optax.scale_by_tag_adam(5.0, 3)
+    order = (1, 1, 0, 1)
+    _, state = run(tx, stream := gradients(order), order)
+    mu = nu = jax.tree.map(np.zeros_like, stream[0])
+    for g in (stream[0], stream[1], stream[3]):
+        mu = jax.tree.map(lambda m, x: 0.9 * m + 0.1 * x, mu, g)
+        nu = jax.tree.map(lambda v, x: 0.999 * v + 0.001 * x**2, nu, g)
+    chex.assert_trees_all_close((state.mu, state.nu), (mu, nu), rtol=1e-12)
+    np.testing.assert_array_equal(state.steps, [1, 3, 0])
+
+
+@pytest.mark.parametrize("optimizer", SCALE_BY)
+@pytest.mark.parametrize("relatedness", RELATEDNESS)
+def test_capacity_beyond_the_tasks_changes_nothing(optimizer, relatedness):
+    stream = gradients()
+    small, _ = run(SCALE_BY[optimizer](2.0, 4, relatedness=relatedness), stream)
+    large, _ = run(SCALE_BY[optimizer](2.0, 9, relatedness=relatedness), stream)
+    chex.assert_trees_all_close(small, large, rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [*RELATEDNESS, "constant"])
+@pytest.mark.parametrize("scope", ["global", "leaf"])
+def test_grow_keeps_everything(kind, scope):
+    arguments = dict(relatedness="self" if kind == "constant" else kind, alpha_scope=scope)
+    arguments["constant_memory"] = kind == "constant"
+    stream, middle = gradients(), 7
+    whole, _ = run(tag_optax.tag_adam(2.0, 9, **arguments), stream)
+    tx = tag_optax.tag_adam(2.0, 4, **arguments)
+    first, state = run(tx, stream[:middle], ORDER[:middle])
+    grown = tag_optax.grow(state, 9)
+    chex.assert_trees_all_equal_shapes_and_dtypes(
+        grown, tag_optax.tag_adam(2.0, 9, **arguments).init(stream[0])
+    )
+    second, _ = run(tx, stream[middle:], ORDER[middle:], grown)
+    chex.assert_trees_all_close(first + second, whole, rtol=1e-12)
+
+
+def test_grow_refuses_to_shrink_and_finds_nothing_to_grow():
+    tx = tag_optax.tag_rmsprop(5.0, 4)
+    state = tx.init(jnp.zeros(2))
+    chex.assert_trees_all_equal(tag_optax.grow(state, 4), state)
+    with pytest.raises(ValueError, match=r"task_capacity=3 is below the present 4.*at least 4"):
+        tag_optax.grow(state, 3)
+    with pytest.raises(ValueError, match="holds no ScaleByTagState"):
+        tag_optax.grow(optax.sgd(0.1).init(jnp.zeros(2)), 3)
+
+
+@pytest.mark.parametrize("bad", [-1, 3, np.int64(7), jnp.int32(-2)])
+def test_concrete_ids_out_of_range(bad):
+    tx = tag_optax.tag_rmsprop(5.0, 3)
+    state = tx.init(jnp.zeros(2))
+    with pytest.raises(ValueError, match=f"task_id={int(bad)} "):
+        tx.update(jnp.ones(2), state, task_id=bad)
+    with pytest.raises(ValueError, match=f"task_id={int(bad)} "):  # A constant under jit.
+        jax.jit(lambda g, s: tx.update(g, s, task_id=int(bad)))(jnp.ones(2), state)
+
+
+@pytest.mark.parametrize("bad", [1.0, True, jnp.array([1]), jnp.float32(1)])
+def test_ids_that_are_no_integer_scalars(bad):
+    tx = tag_optax.tag_rmsprop(5.0, 3)
+    with pytest.raises(ValueError, match=r"task_id=.* must be an integer scalar"):
+        tx.update(jnp.ones(2), tx.init(jnp.zeros(2)), task_id=bad)
+
+
+def test_a_forgotten_id_is_named():
+    tx = tag_optax.tag_rmsprop(5.0, 3)
+    with pytest.raises(TypeError, match="task_id"):
+        tx.update(jnp.ones(2), tx.init(jnp.zeros(2)))
+
+
+@pytest.mark.parametrize("bad", [-1, 5, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("constant_memory", [False, True])
+def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, bad, constant_memory):
+    relatedness = "self" if constant_memory else "cosine"
+    tx = OPTIMIZERS[optimizer](5.0, 5, relatedness=relatedness, constant_memory=constant_memory)
+    stream = gradients()
+    _, state = run(tx, stream)
+    for start in (state, tx.init(stream[0])):
+        (updates,), after = run(tx, stream[:1], [bad], start)
+        assert all(np.isnan(u).all() for u in jax.tree.leaves(updates))
+        chex.assert_trees_all_equal(tag_state(after), tag_state(start))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values())
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(task_capacity=0), "task_capacity=0 must be an integer of at least 1"),
+        (dict(task_capacity=-3), "task_capacity=-3 "),
+        (dict(task_capacity=2.0), "task_capacity=2.0 must be an integer"),
+        (dict(task_capacity=True), "task_capacity=True must be an integer"),
+        (dict(b=float("nan")), "b=nan must be finite"),
+        (dict(b=jnp.array(jnp.inf)), "b=inf must be finite"),
+        (dict(alpha_scope="tensor"), "alpha_scope='tensor' is unknown: choose one of global, leaf"),
+        (dict(relatedness="cos"), "relatedness='cos' is unknown: choose one of cosine, first"),
+        (dict(relatedness=None), "relatedness=None is unknown"),
+        (dict(constant_memory=True), "relatedness='cosine' weighs each.*uniform, self"),
+        (dict(constant_memory=True, relatedness="age"), "relatedness='age' weighs each"),
+    ],
+)
+def test_bad_arguments(optimizer, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        optimizer(**{"b": 5.0, "task_capacity": 3, **arguments})
+
+
+def test_a_traced_capacity_says_how_to_make_it_static():
+    tx = optax.inject_hyperparams(tag_optax.tag_rmsprop)(5.0, task_capacity=3)
+    with pytest.raises(ValueError, match=r"static_args=\('task_capacity',\)"):
+        jax.jit(tx.init)(jnp.zeros(2))
+
+
+def test_complex_parameters_are_refused_by_name():
+    with pytest.raises(ValueError, match=r"\['z'\] is complex.*split_real_and_imaginary"):
+        tag_optax.tag_rmsprop(5.0, 3).init({"z": jnp.zeros(2, jnp.complex64)})

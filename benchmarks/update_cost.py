@@ -86,7 +86,7 @@ class Runner:
         self.state = jax.jit(init)(self.params)
         self.step = jax.jit(step, donate_argnums=(0, 1))
         arguments = (self.params, self.state, self.gradients, self.task)
-        memory = self.step.lower(*arguments).compile().memory_analysis()
+        memory: Any = self.step.lower(*arguments).compile().memory_analysis()
         one_copy = sum(p.nbytes for p in self.params) / seeds
         self.temporaries = round(memory.temp_size_in_bytes / one_copy, 2)
 
@@ -142,7 +142,8 @@ def stacked_tag(capacity: int) -> optax.GradientTransformationExtraArgs:
         scaled = [-1e-3 * g / jnp.sqrt(x + 1e-8) for g, x in zip(updates, w, strict=True)]
         return scaled, (mu, nu, seen)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    functions: Any = (init, update)
+    return optax.GradientTransformationExtraArgs(*functions)
 
 
 def run(case: Case) -> dict[str, Any]:

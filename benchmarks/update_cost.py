@@ -102,8 +102,7 @@ class Runner:
 def bank_reads(leaves: str, rows: int) -> dict[str, Callable[[], Any]]:
     """Ways to read ``rows`` rows of first and of second moments once."""
     size = sum(p.size for p in zeros(leaves))
-    key = jax.random.key(1)
-    mu, nu = (jax.random.normal(k, (rows, size)) for k in jax.random.split(key))
+    mu, nu = jnp.ones((rows, size)), jnp.ones((rows, size))
     row, weights = jnp.ones(size), jnp.ones(rows)
     products = {
         "read, mixed": jax.jit(lambda m, v: (m @ row, weights @ v)),

@@ -20,7 +20,7 @@ class Relatedness:
     """One way to weigh tasks.
 
     ``past(similarity, distance, b)`` is alpha(t, s) and ``own(b)`` is alpha(t, t), given the
-    similarity of s to t and the distance of their ids, both ``[..., K]``.
+    similarity of s to t and the distance of their ids: scalars, for one pair of tasks.
     """
 
     past: Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
@@ -45,7 +45,7 @@ def _age(similarity: jax.Array, distance: jax.Array, b: jax.Array) -> jax.Array:
     # The paper's t - s + 1 for ids in order of arrival; a task that comes back can have the
     # smaller id, where the plain difference would turn the weights negative.
     del b
-    return jnp.broadcast_to(distance.astype(similarity.dtype) + 1, similarity.shape)
+    return distance.astype(similarity.dtype) + 1
 
 
 def _discounted(b: jax.Array) -> jax.Array:
@@ -74,8 +74,8 @@ def bounded_exp(exponent: jax.Array) -> jax.Array:
     return jnp.exp(jnp.clip(exponent, -bound, bound))
 
 
-def cosine(products: jax.Array, norm: jax.Array, norms: jax.Array) -> jax.Array:
-    """Cosines from inner products; 0 where either vector is zero, as for an unused head."""
-    lengths = norm * norms
-    nonzero = jnp.where(lengths == 0, jnp.ones_like(lengths), lengths)
-    return jnp.where(lengths == 0, jnp.zeros_like(products), jnp.clip(products / nonzero, -1, 1))
+def cosine(product: jax.Array, norm: jax.Array, other_norm: jax.Array) -> jax.Array:
+    """A cosine from an inner product; 0 where either vector is zero, as for an unused head."""
+    length = norm * other_norm
+    nonzero = jnp.where(length == 0, jnp.ones_like(length), length)
+    return jnp.where(length == 0, jnp.zeros_like(product), jnp.clip(product / nonzero, -1, 1))

@@ -163,17 +163,22 @@ def _scale_by_tag(
         """alpha(t, s) for every s of the past and for t itself, [G, K]."""
         dtype = state.alpha.dtype
         strength = jnp.asarray(b, dtype)
-        similarity = jnp.zeros((_bank.group_count(state.nu, alpha_scope), past.shape[0]), dtype)
+        tasks = jnp.arange(past.shape[0], dtype=jnp.int32)
+        products = jnp.zeros((_bank.group_count(state.nu, alpha_scope), past.shape[0]), dtype)
+        norm = None
         if related.compares is not None:
             bank = state.mu_bank if related.compares == "mu" else state.unit_bank
-            similarity = _bank.row_products(
-                bank, direction, past, alpha_scope, dtype, skip_unseen=skip_unseen
-            )
+            products = _bank.row_products(bank, direction, past, alpha_scope, dtype, skip_unseen)
         if state.norm is not None:
             norm = _norms(direction, alpha_scope, dtype)
-            similarity = cosine(similarity, norm[:, None], state.norm)
-        tasks = jnp.arange(past.shape[0], dtype=jnp.int32)
-        alpha = related.past(similarity, jnp.abs(task - tasks)[None], strength)
+
+        def weight(product: jax.Array, distance: jax.Array, own_norm: Any, norm: Any) -> jax.Array:
+            similarity = product if norm is None else cosine(product, own_norm, norm)
+            return related.past(similarity, distance, strength)
+
+        over_tasks = jax.vmap(weight, in_axes=(0, 0, None, 0))
+        over_groups = jax.vmap(over_tasks, in_axes=(0, None, 0, 0))
+        alpha = over_groups(products, jnp.abs(task - tasks), norm, state.norm)
         one = jnp.ones((), dtype)
         own = jnp.where(jnp.any(past), related.own(strength), one)
         return jnp.where(past[None], alpha, jnp.where(tasks == task, own, 0 * one)[None])

@@ -1,0 +1,57 @@
+"""Every Python block of the README runs as it stands, in order."""
+
+import pathlib
+import re
+
+import jax
+import pytest
+
+README = pathlib.Path(__file__).parents[1] / "README.md"
+
+
+@pytest.fixture(autouse=True)
+def as_a_user():
+    with (
+        jax.enable_x64(False),
+        jax.numpy_dtype_promotion("standard"),
+        jax.numpy_rank_promotion("allow"),
+    ):
+        yield
+
+
+def test_python_blocks(capsys):
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), flags=re.DOTALL)
+    assert len(blocks) == 4
+    assert len(blocks[0].strip().splitlines()) <= 20
+    names: dict = {}
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), names)
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == ["0", "1", "0"]
+
+
+def test_the_memory_table_is_right():
+    import tag_optax
+
+    def size(copies_of, capacity, millions, **arguments):
+        params = jax.ShapeDtypeStruct((millions * 10**6,), "float32")
+        return tag_optax.state_bytes(copies_of(5.0, capacity, **arguments), params)
+
+    rows = re.findall(
+        r"^\| (?:the same|`).*?\|.*?\| (.*) \|$", README.read_text(), flags=re.MULTILINE
+    )
+    rows = [[cell.strip() for cell in row.split("|")] for row in rows if "GB" in row]
+    kinds = [
+        {},
+        dict(mu_dtype="bfloat16", nu_dtype="bfloat16"),
+        dict(relatedness="self"),
+        dict(relatedness="self", constant_memory=True),
+    ]
+    columns = [(20, 1), (20, 100), (100, 1), (100, 100), (1000, 100)]
+    assert len(rows) == len(kinds)
+    for row, arguments in zip(rows, kinds, strict=True):
+        for cell, (capacity, millions) in zip(row, columns, strict=True):
+            number, unit = cell.split()
+            written = float(number) * {"MB": 1e6, "GB": 1e9}[unit]
+            actual = size(tag_optax.tag_rmsprop, capacity, millions, **arguments)
+            assert abs(written / actual - 1) < 0.01, (cell, actual)

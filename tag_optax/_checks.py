@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 
@@ -37,7 +38,7 @@ def check_size(name: str, value: Any, at_least: int = 1) -> int:
 
 def check_finite(name: str, value: Any) -> None:
     """A number that must be finite; traced values (``inject_hyperparams``) pass unseen."""
-    if not is_traced(value) and not bool(jnp.all(jnp.isfinite(jnp.asarray(value)))):
+    if not is_traced(value) and not np.all(np.isfinite(np.asarray(value))):
         raise ValueError(f"{name}={value} must be finite: choose a real number, such as 5.0.")
 
 

@@ -183,3 +183,20 @@ def test_one_compilation_serves_a_stream_of_20_tasks():
             params, state = step(params, state, task)
     assert len(traces) == 1
     assert (np.asarray(optax.tree.get(state, "steps")) == 2).all()
+
+
+def test_built_inside_jit_from_traced_numbers(stream):
+    """A search over settings: one compilation for all of them."""
+    expected, _ = run(tag_optax.tag_rmsprop(2.0, 5, 0.1, b1=0.8), stream)
+
+    @jax.jit
+    def learn(b, rate, b1):
+        tx = tag_optax.tag_rmsprop(b, 5, rate, b1=b1)
+        state, all_updates = tx.init(stream[0]), []
+        for g, task in zip(stream[:6], ORDER, strict=False):
+            updates, state = tx.update(g, state, task_id=task)
+            all_updates.append(updates)
+        return all_updates
+
+    found = learn(2.0, 0.1, 0.8)
+    chex.assert_trees_all_close(found, expected[:6], rtol=1e-12)

@@ -252,6 +252,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--quick", action="store_true", help="the small network only")
     quick = parser.parse_args().quick
+    record: dict[str, Any] = measure.environment("benchmarks.update_cost")
 
     print(f"{'params':>7}{'K':>4}{'past':>5}{'rmsprop':>9}{'read':>9}{'TAG':>9}", end="")
     print(f"{'ratio':>7}{'temps':>7}{'state MB':>10}  (ms; ratio = TAG / (rmsprop + read))")
@@ -279,12 +280,9 @@ def main() -> None:
         verdict = {True: "met", False: "MISSED", None: ""}[check.get("met")]
         bound = f" (at most {check['bound']})" if "bound" in check else ""
         print(f"{verdict:>6}  {check['what']}: {check['measured']}{bound}")
-    record = {
-        **measure.environment("benchmarks.update_cost"),
-        "rows": rows,
-        "stacked_tree": {"ms": round(naive_ms, 1), "temporaries_in_copies": naive.temporaries},
-        "requirements": checks,
-    }
+    record["rows"] = rows
+    record["stacked_tree"] = {"ms": round(naive_ms, 1), "temporaries_in_copies": naive.temporaries}
+    record["requirements"] = checks
     print("written to", measure.write("update_cost_quick" if quick else "update_cost", record).name)
 
 

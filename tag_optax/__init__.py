@@ -12,8 +12,8 @@ from tag_optax._companions import (
 )
 from tag_optax._inspect import grow, state_bytes, task_weights, vmap_axes
 from tag_optax._sharding import state_sharding
+from tag_optax._state import ScaleByTagState
 from tag_optax._tag import (
-    ScaleByTagState,
     scale_by_tag_adagrad,
     scale_by_tag_adam,
     scale_by_tag_rms,

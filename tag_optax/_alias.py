@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import optax
 
+from tag_optax._state import AlphaScope
 from tag_optax._tag import (
-    AlphaScope,
     RelatednessName,
     scale_by_tag_adagrad,
     scale_by_tag_adam,

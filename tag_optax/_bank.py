@@ -35,16 +35,15 @@ def stack(row: PyTree, capacity: int) -> PyTree:
     return jax.tree.map(lambda r: jnp.broadcast_to(r[None], (capacity, *r.shape)), row)
 
 
-def accumulator_dtype(leaf: jax.typing.ArrayLike) -> jnp.dtype:
-    """The dtype of a leaf's arithmetic: float32, or float64 for a float64 leaf."""
-    is_double = jnp.result_type(leaf) == jnp.float64
+def accumulator_dtype(*leaves: jax.typing.ArrayLike) -> jnp.dtype:
+    """The dtype of arithmetic on leaves: float32, or float64 where one of them is float64."""
+    is_double = any(jnp.result_type(leaf) == jnp.float64 for leaf in leaves)
     return jnp.dtype(jnp.float64 if is_double else jnp.float32)
 
 
 def weights_dtype(tree: PyTree) -> jnp.dtype:
-    """The dtype of numbers that all leaves share: the widest of their arithmetic."""
-    is_double = any(accumulator_dtype(leaf) == jnp.float64 for leaf in jax.tree.leaves(tree))
-    return jnp.dtype(jnp.float64 if is_double else jnp.float32)
+    """The dtype of numbers that all leaves share."""
+    return accumulator_dtype(*jax.tree.leaves(tree))
 
 
 def get_row(bank: PyTree, index: jax.Array, spread: bool = False) -> PyTree:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from tag_optax import _checks, _search
-from tag_optax._tag import ScaleByTagState
+from tag_optax._state import ScaleByTagState
 from tag_optax._types import OptState, Params
 from tag_optax._wrappers import StatefulTaskIdState
 

@@ -11,7 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tag_optax import _search
-from tag_optax._tag import ScaleByTagState
+from tag_optax._state import ScaleByTagState
 from tag_optax._types import OptState, Params
 
 _BANKS = ("mu_bank", "nu_bank", "unit_bank")

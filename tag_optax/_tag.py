@@ -2,42 +2,24 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax import lax
 
 from tag_optax import _bank, _checks
 from tag_optax._relatedness import RELATEDNESS, cosine
+from tag_optax._state import (
+    AlphaScope,
+    ScaleByTagState,
+    norms,
+    switch_task,
+    switch_task_without_bank,
+)
 from tag_optax._types import Params, Updates, transformation
 
-AlphaScope = Literal["global", "leaf"]
 RelatednessName = Literal["cosine", "uniform", "age", "first_gradients", "self"]
-
-
-class ScaleByTagState(NamedTuple):
-    """State of the TAG transformations, for K tasks.
-
-    The row of the task at hand (the live row) lives outside the bank, because rewriting one stacked
-    tree every step would make XLA copy the whole bank. It is written back when the task changes.
-    What the chosen relatedness does not read is ``None``.
-    """
-
-    # Not named task_id, which optax.tree.set would also find here when it sets the task of
-    # `stateful_task_id`, and the live row would then be taken for another task's.
-    live_task: jax.Array  # int32 []: the task of the live row; -1 before the first step.
-    steps: jax.Array  # int32 [K]: steps of each task; 0 for a task not seen.
-    alpha: jax.Array  # [K], or [leaves, K] for scope leaf: weights of the last step.
-    mu: Params | None  # M[t], like the parameters.
-    nu: Params  # V[t], like the parameters.
-    unit: Params | None  # mean of the first B unit gradients of t, like the parameters.
-    mu_bank: Params | None  # M, [K, ...] a leaf.
-    nu_bank: Params | None  # V, [K, ...] a leaf.
-    unit_bank: Params | None  # mean unit gradients, [K, ...] a leaf.
-    nu_sum: Params | None  # sum of the past tasks' V, in place of a bank.
-    norm: jax.Array | None  # [1, K] or [leaves, K]: the norms of mu_bank's rows.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,7 +38,7 @@ def _moving_average(decay: jax.typing.ArrayLike, average: jax.Array, value: jax.
 
 def _bias(decay: jax.typing.ArrayLike, step: jax.Array, dtype: jnp.dtype) -> jax.Array:
     # 1 - decay^n, without the cancellation that costs float32 three digits at n = 1.
-    return -jnp.expm1(step.astype(dtype) * jnp.log(jnp.asarray(decay, dtype)))
+    return -jnp.expm1(step.astype(dtype) * jnp.log1p(-jnp.asarray(1 - decay, dtype)))
 
 
 def _scale_by_tag(
@@ -111,50 +93,9 @@ def _scale_by_tag(
             mu_bank=bank(mu),
             nu_bank=bank(nu),
             unit_bank=bank(unit),
-            nu_sum=_bank.zeros_like(params, nu_dtype) if constant_memory else None,
+            # A sum over many tasks would stand still in a narrow dtype.
+            nu_sum=_bank.zeros_like(params, None) if constant_memory else None,
             norm=jnp.zeros((groups, task_capacity), dtype) if related.compares == "mu" else None,
-        )
-
-    def switch_task(state: ScaleByTagState, task: jax.Array, changed: jax.Array) -> ScaleByTagState:
-        """Puts the live row away and takes up the row of ``task``, if the task has changed."""
-        if constant_memory:
-
-            def start_afresh(state: ScaleByTagState) -> ScaleByTagState:
-                return state._replace(
-                    steps=state.steps.at[task].set(0),
-                    mu=jax.tree.map(jnp.zeros_like, state.mu),
-                    nu=jax.tree.map(jnp.zeros_like, state.nu),
-                    nu_sum=jax.tree.map(jnp.add, state.nu_sum, state.nu),
-                )
-
-            state = lax.cond(changed, start_afresh, lambda state: state, state)
-            return state._replace(live_task=jnp.where(changed, task, state.live_task))
-
-        live = (state.mu, state.nu, state.unit)
-        banks = (state.mu_bank, state.nu_bank, state.unit_bank)
-        spread = _bank.is_spread(banks, skip_unseen)
-        left = jnp.maximum(state.live_task, 0)  # A fresh state puts zeros on zeros.
-
-        def put_away(_: jax.Array, kept: Any) -> Any:
-            banks, norm = kept
-            if norm is not None:
-                norm = norm.at[:, left].set(_norms(state.mu, alpha_scope, norm.dtype))
-            return _bank.set_row(banks, left, live, spread), norm
-
-        # A loop of no or one round, because XLA keeps a loop's carry in place; and the new row is
-        # read behind it, because reading and writing a bank in one branch makes XLA copy it.
-        rounds = changed.astype(jnp.int32)
-        banks, norm = lax.fori_loop(0, rounds, put_away, (banks, state.norm))
-        mu, nu, unit = lax.cond(changed, lambda: _bank.get_row(banks, task, spread), lambda: live)
-        return state._replace(
-            live_task=jnp.where(changed, task, state.live_task),
-            mu=mu,
-            nu=nu,
-            unit=unit,
-            mu_bank=banks[0],
-            nu_bank=banks[1],
-            unit_bank=banks[2],
-            norm=norm,
         )
 
     def weigh(
@@ -170,7 +111,7 @@ def _scale_by_tag(
             bank = state.mu_bank if related.compares == "mu" else state.unit_bank
             products = _bank.row_products(bank, direction, past, alpha_scope, dtype, skip_unseen)
         if state.norm is not None:
-            norm = _norms(direction, alpha_scope, dtype)
+            norm = norms(direction, alpha_scope, dtype)
 
         def weight(product: jax.Array, distance: jax.Array, own_norm: Any, norm: Any) -> jax.Array:
             similarity = product if norm is None else cosine(product, own_norm, norm)
@@ -188,10 +129,15 @@ def _scale_by_tag(
         updates: Updates, state: ScaleByTagState, task: jax.Array
     ) -> tuple[Updates, ScaleByTagState]:
         valid = (task >= 0) & (task < state.steps.shape[0])
-        state = switch_task(state, task, valid & (task != state.live_task))
+        changed = valid & (task != state.live_task)
+        if constant_memory:
+            state = switch_task_without_bank(state, task, changed)
+        else:
+            spread = _bank.is_spread(state.nu_bank, skip_unseen)
+            state = switch_task(state, task, changed, alpha_scope, spread)
         tasks = jnp.arange(state.steps.shape[0], dtype=jnp.int32)
         past = (state.steps > 0) & (tasks != task)
-        g = jax.tree.map(lambda x: x.astype(_bank.accumulator_dtype(x)), updates)
+        g = jax.tree.map(lambda x, v: x.astype(_bank.accumulator_dtype(x, v)), updates, state.nu)
 
         def advance(moment: Params, new: Callable[..., jax.Array], *rest: Any) -> Any:
             """Moves a live row on in the arithmetic's dtype; a bad task id leaves it as it is."""
@@ -203,12 +149,12 @@ def _scale_by_tag(
             mu = advance(state.mu, lambda m, x: _moving_average(b1, m, x))
         nu = advance(state.nu, rule.accumulate)
         if uses_unit:
-            norms = _per_leaf_tree(_norms(g, alpha_scope, state.alpha.dtype), g)
+            lengths = _per_leaf_tree(norms(g, alpha_scope, state.alpha.dtype), g)
             seen_here = state.steps[task]
             unit = advance(
                 state.unit,
                 lambda u, x, norm: _mean_unit(u, x, norm, seen_here, num_gradients),
-                norms,
+                lengths,
             )
 
         alpha = weigh(state, mu if related.compares == "mu" else unit, task, past)
@@ -296,10 +242,6 @@ def _mean_unit(
     direction = g / jnp.where(norm == 0, jnp.ones_like(norm), norm)
     share = jnp.where(n < num_gradients, 1 / (n + 1).astype(g.dtype), jnp.zeros((), g.dtype))
     return mean + share * (direction - mean)
-
-
-def _norms(tree: Params, scope: AlphaScope, dtype: jnp.dtype) -> jax.Array:
-    return jnp.sqrt(_bank.inner_products(tree, tree, scope, dtype))
 
 
 def _per_leaf_tree(groups: jax.Array, like: Params) -> Params:

@@ -85,6 +85,29 @@ def test_storage_dtypes(storage, relatedness, capacity):
             np.testing.assert_allclose(got / scale, two[name] / scale, atol=tolerance)
 
 
+def test_float64_moments_of_float32_gradients():
+    """The wider of gradient and moment decides the arithmetic."""
+    stream = gradients(dtype=np.float32)
+    tx = tag_optax.scale_by_tag_rms(2.0, 5)
+    wide, narrow = jax.tree.map(np.float64, stream[0]), stream[0]
+    _, state = run(tx, stream, state=tx.init(wide))
+    _, exact = run(tx, [jax.tree.map(np.float64, g) for g in stream])
+    chex.assert_trees_all_close(state, exact, rtol=1e-12)
+    chex.assert_trees_all_equal_shapes_and_dtypes(state, tx.init(wide))
+    assert tx.init(narrow).nu["head"].dtype == jnp.float32
+
+
+def test_constant_memory_sums_in_full_precision():
+    tx = tag_optax.scale_by_tag_adagrad(
+        1.0, 600, relatedness="self", constant_memory=True, nu_dtype="bfloat16"
+    )
+    update = jax.jit(tx.update)
+    state = tx.init(jnp.zeros(2, jnp.float32))
+    for task in range(600):  # In bfloat16, 256 + 1 is 256.
+        _, state = update(jnp.ones(2, jnp.float32), state, task_id=task)
+    np.testing.assert_array_equal(state.nu_sum, [599, 599])
+
+
 def test_parameters_of_mixed_dtypes():
     tx = tag_optax.scale_by_tag_rms(5.0, 3)
     params = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(2, jnp.float32), "c": jnp.ones(())}
@@ -106,6 +129,15 @@ def test_trees_that_optax_accepts(params, alpha_scope):
     chex.assert_trees_all_equal_shapes(updates, params)
     chex.assert_tree_all_finite(updates)
     tag_optax.task_weights(tag_optax.grow(state, 4))
+
+
+@pytest.mark.parametrize("b2", [0.0, 0.999, 0.99999])
+def test_bias_correction_is_exact_in_float32(b2):
+    """The first step of Adam is the sign of the gradient, whatever the decay rates."""
+    tx = tag_optax.scale_by_tag_adam(5.0, 2, b1=0.0 if b2 == 0 else 0.9, b2=b2, eps=0.0)
+    g = jnp.array([0.5, -2.0], jnp.float32)
+    updates, _ = tx.update(g, tx.init(g), task_id=0)
+    np.testing.assert_allclose(updates, [1, -1], rtol=3e-7)
 
 
 def test_steps_do_not_overflow():

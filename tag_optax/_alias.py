@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import optax
 
+from tag_optax import _checks
 from tag_optax._state import AlphaScope
 from tag_optax._tag import (
     RelatednessName,
@@ -56,7 +57,8 @@ def tag_rmsprop(
             ``task_capacity`` come before the learning rate: they have no sensible default.
         task_capacity: Number of rows K in the bank; ids run from 0 to K - 1, in any order. It sets
             shapes, so it must be static: ``optax.inject_hyperparams(tag_rmsprop,
-            static_args=("task_capacity",))``. :func:`tag_optax.grow` enlarges a bank later.
+            static_args=("task_capacity",))``, and ``"mask"`` too where it is a function.
+            :func:`tag_optax.grow` enlarges a bank later.
         learning_rate: A number or a schedule; the default is the paper's for Split-CIFAR100.
         b1: Decay of the first moment, which is what the cosine compares.
         b2: Decay of the second moment.
@@ -78,7 +80,7 @@ def tag_rmsprop(
             recognised by itself), so that every device reads its own rows in one product.
         mu_dtype: Storage of the first moments (live and bank), and of the gradients that
             "first_gradients" keeps. By default float32, or float64 for float64 parameters.
-            Arithmetic is in the wider type in any case.
+            Arithmetic is in float32 at least, in any case.
         nu_dtype: Storage of the second moments, likewise. bfloat16 halves the bank, but a moving
             average in it stands still where ``1 - b2`` is far below its precision of 2^-8.
         weight_decay: Decoupled weight decay, multiplied by the learning rate but not by alpha.
@@ -87,7 +89,9 @@ def tag_rmsprop(
     Returns:
         A transformation whose ``update`` needs the extra argument ``task_id``, an integer that may
         be traced. A concrete id out of range is a ``ValueError``; a traced one gives NaN updates
-        and leaves the state as it was.
+        and leaves bank, live row and counts as they were. Donate the state to a jitted step, or
+        every step copies the bank. ``update`` has no reverse-mode derivative (``jax.grad`` through
+        it), because it loops over the tasks seen.
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax, tag_optax
@@ -297,6 +301,7 @@ def _optimizer(
     weight_decay: optax.ScalarOrSchedule,
     mask: Mask | None,
 ) -> optax.GradientTransformationExtraArgs:
+    _checks.check_mask(mask)
     # Decay reads the parameters. Whoever wants none may leave them out of `update`.
     none = isinstance(weight_decay, int | float) and weight_decay == 0 and mask is None
     decay = optax.identity() if none else optax.add_decayed_weights(weight_decay, mask)

@@ -155,10 +155,12 @@ def row_products(
             product = inner_products(get_row(bank, task), row, scope, dtype)
             return products.at[:, task].set(product)
 
-        start = jnp.zeros((group_count(row, scope), active.shape[0]), dtype)
-        return lax.fori_loop(0, count, add, start)
+        return lax.fori_loop(0, count, add, no_rows())
 
-    return _read(bank, row, active, skip_unseen, all_rows, active_rows)
+    def no_rows() -> jax.Array:
+        return jnp.zeros((group_count(row, scope), active.shape[0]), dtype)
+
+    return _read(bank, row, active, skip_unseen, all_rows, active_rows, no_rows)
 
 
 def weighted_rows(
@@ -189,10 +191,13 @@ def weighted_rows(
         def add(i: jax.Array, totals: list[jax.Array]) -> list[jax.Array]:
             return jax.tree.map(jnp.add, totals, weighted(tasks[i]))
 
-        # From the first row on, which has weight 0 if there is none: that saves a pass of zeros.
+        # From the first row on: that saves a pass of zeros.
         return lax.fori_loop(1, count, add, weighted(tasks[0]))
 
-    summed = _read(banks, rows_like, active, skip_unseen, all_rows, active_rows)
+    def no_rows() -> list[jax.Array]:
+        return [jnp.zeros_like(r) for r in rows_like]
+
+    summed = _read(banks, rows_like, active, skip_unseen, all_rows, active_rows, no_rows)
     return jax.tree.unflatten(structure, summed)
 
 
@@ -203,19 +208,21 @@ def _read(
     skip_unseen: bool,
     all_rows: Callable[[], PyTree],
     active_rows: Callable[[jax.Array, jax.Array], PyTree],
+    no_rows: Callable[[], PyTree],
 ) -> PyTree:
     """Reads a bank in the cheaper of the two ways: all rows, or the active ones by their number."""
     if is_spread(bank, skip_unseen):
         return all_rows()
     tasks = jnp.argsort(~active)  # The active ones first.
     count = jnp.sum(active, dtype=jnp.int32)
+    ways = [no_rows, lambda: active_rows(tasks, count)]
+    way = (count > 0).astype(jnp.int32)
     # A matrix product of a narrower bank would first widen a copy of the whole bank.
     leaves = zip(jax.tree.leaves(bank), jax.tree.leaves(row), strict=True)
-    if any(rows.dtype != accumulator_dtype(r) for rows, r in leaves):
-        return active_rows(tasks, count)
-    return lax.cond(
-        _LOOP_COST * count > active.shape[0], all_rows, lambda: active_rows(tasks, count)
-    )
+    if all(rows.dtype == accumulator_dtype(r) for rows, r in leaves):
+        ways.append(all_rows)
+        way += (_LOOP_COST * count > active.shape[0]).astype(jnp.int32)
+    return lax.switch(way, ways)
 
 
 def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
@@ -243,7 +250,7 @@ def _combine(weights: jax.Array, rows: jax.Array, spec: jax.sharding.PartitionSp
 
 
 def _is_explicit(x: jax.Array) -> bool:
-    return jax.typeof(x).sharding.mesh.are_all_axes_explicit
+    return jax.sharding.AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
 
 
 def _explicit(x: jax.Array, spec: jax.sharding.PartitionSpec) -> jax.sharding.NamedSharding | None:

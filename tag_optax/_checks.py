@@ -42,6 +42,24 @@ def check_finite(name: str, value: Any) -> None:
         raise ValueError(f"{name}={value} must be finite: choose a real number, such as 5.0.")
 
 
+def check_dtype(name: str, value: Any) -> None:
+    """``inject_hyperparams`` takes a dtype class for a schedule, and calls it."""
+    if isinstance(value, jax.Array | np.generic):
+        raise ValueError(
+            f"{name} must be a dtype, not a number: under optax.inject_hyperparams give its name "
+            f'as a string, such as {name}="bfloat16".'
+        )
+
+
+def check_mask(mask: Any) -> None:
+    """``inject_hyperparams`` takes a function for a schedule too, and calls it."""
+    if isinstance(mask, bool | jax.Array | np.ndarray | np.generic):
+        raise ValueError(
+            "mask must be a tree of booleans or a function that makes one: under "
+            "optax.inject_hyperparams name it in static_args=('task_capacity', 'mask')."
+        )
+
+
 def check_task_id(task_id: Any, capacity: int) -> jax.Array:
     """The id as an int32 scalar. A concrete one must be a row of the bank."""
     if jnp.ndim(task_id) or not jnp.issubdtype(jnp.result_type(task_id), jnp.integer):
@@ -56,7 +74,13 @@ def check_task_id(task_id: Any, capacity: int) -> jax.Array:
                 f"opt_state = tag_optax.grow(opt_state, {row + 1}), or build with "
                 f"task_capacity={row + 1}."
             )
-    return jnp.asarray(task_id, jnp.int32)
+    return as_row(task_id, capacity)
+
+
+def as_row(task_id: jax.typing.ArrayLike, capacity: int) -> jax.Array:
+    """The id as int32, and -1 where it is no row: a wide integer must not wrap into one."""
+    task = jnp.asarray(task_id)
+    return jnp.where((task >= 0) & (task < capacity), task, -1).astype(jnp.int32)
 
 
 def check_real(params: Any) -> None:

@@ -55,8 +55,10 @@ def add_ewc_penalty(strength: jax.typing.ArrayLike) -> optax.GradientTransformat
     """
 
     def init(params: Params) -> AddEwcPenaltyState:
-        zeros = _bank.zeros_like(params, None)
-        return AddEwcPenaltyState(fisher=zeros, anchor=zeros)
+        # Two trees: a buffer that stands twice in a state cannot be donated.
+        return AddEwcPenaltyState(
+            fisher=_bank.zeros_like(params, None), anchor=_bank.zeros_like(params, None)
+        )
 
     def update(
         updates: Updates,
@@ -169,6 +171,11 @@ class ProjectOrthogonalState(NamedTuple):
     basis: Params  # [K * N, ...] a leaf: orthonormal rows, zeros where none is stored.
     stored: jax.Array  # int32 [K]: how many of its N rows each task has filled.
 
+    def directions_per_task(self) -> int:
+        """N."""
+        rows = jax.tree.leaves(self.basis)
+        return rows[0].shape[0] // self.stored.shape[0] if rows else 1
+
 
 def project_orthogonal(
     directions_per_task: int, task_capacity: int
@@ -256,8 +263,7 @@ def store_direction(
 
     def store(state: ProjectOrthogonalState) -> ProjectOrthogonalState:
         tasks = state.stored.shape[0]
-        rows = jax.tree.leaves(state.basis)
-        per_task = rows[0].shape[0] // tasks if rows else 1
+        per_task = state.directions_per_task()
         task = _checks.check_task_id(task_id, tasks)
         d = jax.tree.map(
             lambda x, r: x.astype(r.dtype), _search.select(direction, state.basis), state.basis
@@ -285,11 +291,8 @@ def store_direction(
 
 def _off_basis(updates: Updates, state: ProjectOrthogonalState) -> Updates:
     """What the updates keep beside their projection on the rows stored."""
-    rows = jax.tree.leaves(state.basis)
-    if not rows:
-        return updates
-    per_task = rows[0].shape[0] // state.stored.shape[0]
-    filled = jnp.arange(per_task, dtype=jnp.int32)[None] < state.stored[:, None]
+    slots = jnp.arange(state.directions_per_task(), dtype=jnp.int32)
+    filled = slots[None] < state.stored[:, None]
     used = filled.reshape(-1)
     g = jax.tree.map(lambda x: x.astype(_bank.accumulator_dtype(x)), updates)
     dtype = _bank.weights_dtype(g)

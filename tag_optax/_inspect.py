@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from tag_optax import _checks, _search
+from tag_optax._companions import ProjectOrthogonalState
 from tag_optax._state import ScaleByTagState
 from tag_optax._types import OptState, Params
 from tag_optax._wrappers import StatefulTaskIdState
@@ -35,10 +36,11 @@ def task_weights(opt_state: OptState) -> Any:
     """
 
     def weights(state: ScaleByTagState) -> Any:
-        if state.alpha.ndim == 1:
-            return state.alpha
+        (alpha,) = jax.tree.leaves(state.alpha)  # nnx.Optimizer wraps arrays in variables.
+        if alpha.ndim == 1:
+            return alpha
         structure = jax.tree.structure(state.nu)
-        return jax.tree.unflatten(structure, list(state.alpha[: structure.num_leaves]))
+        return jax.tree.unflatten(structure, list(alpha[: structure.num_leaves]))
 
     found = [weights(state) for state in _search.require(opt_state, ScaleByTagState, _TAG)]
     return found[0] if len(found) == 1 else found
@@ -48,7 +50,7 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
     """A larger bank: every row, the live one and the step counts are kept.
 
     The transformation that made the state goes on working with the grown one, which has other
-    shapes, so a jitted step is compiled once more. It must not be called under ``jit``.
+    shapes, so a jitted step is compiled once more. The rows of :func:`project_orthogonal` grow too.
 
     Args:
         opt_state: A state with a TAG state anywhere in it.
@@ -69,32 +71,44 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
     """
     task_capacity = _checks.check_size("task_capacity", task_capacity)
 
-    def larger(state: ScaleByTagState) -> ScaleByTagState:
-        present = state.steps.shape[0]
+    def pad(tree: Any, rows: int, axis: int = 0) -> Any:
+        def pad_leaf(x: jax.Array) -> jax.Array:
+            widths = [(0, 0)] * x.ndim
+            widths[axis] = (0, rows)
+            return jnp.pad(x, widths)
+
+        return jax.tree.map(pad_leaf, tree)
+
+    def missing(steps_or_stored: jax.Array) -> int:
+        present = steps_or_stored.shape[0]
         if task_capacity < present:
             raise ValueError(
                 f"task_capacity={task_capacity} is below the present {present}, and would lose "
                 f"rows: pass at least {present}."
             )
+        return task_capacity - present
 
-        def pad(axis: int, x: jax.Array) -> jax.Array:
-            widths = [(0, 0)] * x.ndim
-            widths[axis] = (0, task_capacity - present)
-            return jnp.pad(x, widths)
-
-        def rows(bank: Params | None) -> Params | None:
-            return jax.tree.map(lambda x: pad(0, x), bank)
-
+    def larger(state: ScaleByTagState) -> ScaleByTagState:
+        rows = missing(state.steps)
         return state._replace(
-            steps=pad(0, state.steps),
-            alpha=pad(-1, state.alpha),
-            norm=None if state.norm is None else pad(-1, state.norm),
-            mu_bank=rows(state.mu_bank),
-            nu_bank=rows(state.nu_bank),
-            unit_bank=rows(state.unit_bank),
+            steps=pad(state.steps, rows),
+            alpha=pad(state.alpha, rows, axis=-1),
+            norm=pad(state.norm, rows, axis=-1),
+            mu_bank=pad(state.mu_bank, rows),
+            nu_bank=pad(state.nu_bank, rows),
+            unit_bank=pad(state.unit_bank, rows),
         )
 
-    _search.require(opt_state, ScaleByTagState, _TAG)
+    def larger_basis(state: ProjectOrthogonalState) -> ProjectOrthogonalState:
+        rows = missing(state.stored)
+        return ProjectOrthogonalState(
+            basis=pad(state.basis, rows * state.directions_per_task()),
+            stored=pad(state.stored, rows),
+        )
+
+    if not _search.find(opt_state, ProjectOrthogonalState):
+        _search.require(opt_state, ScaleByTagState, _TAG)
+    opt_state = _search.replace(opt_state, ProjectOrthogonalState, larger_basis)
     return _search.replace(opt_state, ScaleByTagState, larger)
 
 

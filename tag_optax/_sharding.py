@@ -11,10 +11,12 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tag_optax import _search
+from tag_optax._companions import ProjectOrthogonalState
 from tag_optax._state import ScaleByTagState
 from tag_optax._types import OptState, Params
 
 _BANKS = ("mu_bank", "nu_bank", "unit_bank")
+_Specs = dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]]
 
 
 def state_sharding(
@@ -71,17 +73,21 @@ def state_sharding(
     def sharding(path: _search.Path, node: Any) -> Any:
         if isinstance(node, ScaleByTagState):
             return _tag_sharding(node, specs, mesh, task_axis)
+        if isinstance(node, ProjectOrthogonalState):
+            return _basis_sharding(node, specs, mesh)
         spec, shape = _lookup(path, specs) or (PartitionSpec(), None)
         return NamedSharding(mesh, spec if node.shape == shape else PartitionSpec())
 
     return jax.tree_util.tree_map_with_path(
-        sharding, state, is_leaf=lambda node: isinstance(node, ScaleByTagState)
+        sharding,
+        state,
+        is_leaf=lambda node: isinstance(node, ScaleByTagState | ProjectOrthogonalState),
     )
 
 
 def _tag_sharding(
     state: ScaleByTagState,
-    specs: dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]],
+    specs: _Specs,
     mesh: Mesh,
     task_axis: str | None,
 ) -> ScaleByTagState:
@@ -113,9 +119,26 @@ def _tag_sharding(
     return jax.tree_util.tree_map_with_path(sharding, state)
 
 
-def _specs(
-    params: Params, params_sharding: Any, mesh: Mesh | None
-) -> tuple[dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]], Mesh]:
+def _basis_sharding(
+    state: ProjectOrthogonalState,
+    specs: _Specs,
+    mesh: Mesh,
+) -> ProjectOrthogonalState:
+    """Rows as their parameters, all of them on every device: each step reads every row."""
+
+    def sharding(path: _search.Path, leaf: Any) -> NamedSharding:
+        del leaf
+        spec, _ = specs.get(path, (PartitionSpec(), None))
+        return NamedSharding(mesh, PartitionSpec(None, *spec))
+
+    everywhere: Any = NamedSharding(mesh, PartitionSpec())
+    return ProjectOrthogonalState(
+        basis=jax.tree_util.tree_map_with_path(sharding, state.basis),
+        stored=everywhere,
+    )
+
+
+def _specs(params: Params, params_sharding: Any, mesh: Mesh | None) -> tuple[_Specs, Mesh]:
     """Each parameter's spec and shape by its path, and the mesh."""
 
     def is_sharding(node: Any) -> bool:
@@ -135,9 +158,7 @@ def _specs(
     }, mesh
 
 
-def _lookup(
-    path: _search.Path, specs: dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]]
-) -> tuple[PartitionSpec, tuple[int, ...]] | None:
+def _lookup(path: _search.Path, specs: _Specs) -> tuple[PartitionSpec, tuple[int, ...]] | None:
     """The parameter whose path ends the given one: that is where wrappers leave it."""
     tails = (path[start:] for start in range(len(path) + 1))
     return next((specs[tail] for tail in tails if tail in specs), None)

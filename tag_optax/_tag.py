@@ -59,6 +59,10 @@ def _scale_by_tag(
 ) -> optax.GradientTransformationExtraArgs:
     task_capacity = _checks.check_size("task_capacity", task_capacity)
     _checks.check_finite("b", b)
+    if not _checks.is_traced(num_gradients):
+        _checks.check_size("num_gradients", num_gradients)
+    _checks.check_dtype("mu_dtype", mu_dtype)
+    _checks.check_dtype("nu_dtype", nu_dtype)
     _checks.check_choice("alpha_scope", alpha_scope, ("global", "leaf"))
     _checks.check_choice("relatedness", relatedness, RELATEDNESS)
     related = RELATEDNESS[relatedness]
@@ -111,7 +115,11 @@ def _scale_by_tag(
             bank = state.mu_bank if related.compares == "mu" else state.unit_bank
             products = _bank.row_products(bank, direction, past, alpha_scope, dtype, skip_unseen)
         if state.norm is not None:
-            norm = norms(direction, alpha_scope, dtype)
+            norm = jax.lax.cond(
+                jnp.any(past),
+                lambda: norms(direction, alpha_scope, dtype),
+                lambda: jnp.zeros(products.shape[:1], dtype),  # Compared with nothing.
+            )
 
         def weight(product: jax.Array, distance: jax.Array, own_norm: Any, norm: Any) -> jax.Array:
             similarity = product if norm is None else cosine(product, own_norm, norm)
@@ -137,7 +145,10 @@ def _scale_by_tag(
             state = switch_task(state, task, changed, alpha_scope, spread)
         tasks = jnp.arange(state.steps.shape[0], dtype=jnp.int32)
         past = (state.steps > 0) & (tasks != task)
-        g = jax.tree.map(lambda x, v: x.astype(_bank.accumulator_dtype(x, v)), updates, state.nu)
+        moments = [m for m in (state.mu, state.nu, state.unit) if m is not None]
+        g = jax.tree.map(
+            lambda x, *ms: x.astype(_bank.accumulator_dtype(x, *ms)), updates, *moments
+        )
 
         def advance(moment: Params, new: Callable[..., jax.Array], *rest: Any) -> Any:
             """Moves a live row on in the arithmetic's dtype; a bad task id leaves it as it is."""
@@ -200,7 +211,11 @@ def _scale_by_tag(
         **extra_args: Any,
     ) -> tuple[Updates, ScaleByTagState]:
         del params, extra_args
-        return step(updates, state, _checks.check_task_id(task_id, state.steps.shape[0]))
+        task = _checks.check_task_id(task_id, state.steps.shape[0])
+        # As in optax, a leaf may come without a gradient. It counts as zero, and gets no update.
+        g = jax.tree.map(lambda v, u: jnp.zeros_like(v) if u is None else u, state.nu, updates)
+        scaled, state = step(g, state, task)
+        return jax.tree.map(lambda x, u: None if u is None else x, scaled, updates), state
 
     return transformation(init, update)
 

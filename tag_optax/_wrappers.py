@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from tag_optax import _checks
 from tag_optax._types import OptState, Params, Updates, transformation
 
 
@@ -59,6 +60,7 @@ def stateful_task_id(
         updates, inner_state = inner.update(
             updates, state.inner_state, params, task_id=task_id, **extra_args
         )
-        return updates, StatefulTaskIdState(jnp.asarray(task_id, jnp.int32), inner_state)
+        kept = _checks.as_row(task_id, jnp.iinfo(jnp.int32).max)
+        return updates, StatefulTaskIdState(kept, inner_state)
 
     return transformation(init, update)

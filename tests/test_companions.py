@@ -136,6 +136,21 @@ def test_ogd_refuses_what_it_cannot_use():
         tag_optax.store_direction(optax.EmptyState(), one, task_id=0)
 
 
+def test_ogd_grows():
+    directions = gradients(range(4))
+    small, large = (tag_optax.project_orthogonal(1, capacity) for capacity in (2, 4))
+    state, expected = small.init(directions[0]), large.init(directions[0])
+    for task in (0, 1):
+        state = tag_optax.store_direction(state, directions[task], task_id=task)
+        expected = tag_optax.store_direction(expected, directions[task], task_id=task)
+    with pytest.raises(ValueError, match=r"task_id=3 .*grow\(opt_state, 4\)"):
+        tag_optax.store_direction(state, directions[3], task_id=3)
+    state = tag_optax.grow(state, 4)
+    state = tag_optax.store_direction(state, directions[3], task_id=3)
+    expected = tag_optax.store_direction(expected, directions[3], task_id=3)
+    chex.assert_trees_all_close(state, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
 def test_companions_keep_dtypes(dtype):
     params = {"w": jnp.ones((2, 2), dtype), "s": jnp.ones((), dtype)}

@@ -200,3 +200,64 @@ def test_built_inside_jit_from_traced_numbers(stream):
 
     found = learn(2.0, 0.1, 0.8)
     chex.assert_trees_all_close(found, expected[:6], rtol=1e-12)
+
+
+EVERYTHING = {
+    "tag_rmsprop": tag_optax.tag_rmsprop(5.0, 3),
+    "tag_adagrad": tag_optax.tag_adagrad(5.0, 3, relatedness="age"),
+    "tag_adam": tag_optax.tag_adam(5.0, 3, relatedness="first_gradients"),
+    "constant_memory": tag_optax.tag_adam(5.0, 3, relatedness="self", constant_memory=True),
+    "stateful_task_id": tag_optax.stateful_task_id(tag_optax.tag_rmsprop(5.0, 3)),
+    "companions": optax.chain(
+        tag_optax.add_ewc_penalty(1.0),
+        tag_optax.project_agem(),
+        tag_optax.project_orthogonal(1, 3),
+        tag_optax.tag_rmsprop(5.0, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_donated_steps_from_an_eager_state(name, stream):
+    """Runs, not only compiles: no buffer may stand twice in a state."""
+    tx = EVERYTHING[name]
+    params = jax.tree.map(jnp.zeros_like, stream[0])
+    state = tx.init(params)
+    step = jax.jit(
+        lambda g, s, p, t: tx.update(g, s, p, task_id=t, memory_grad=g), donate_argnums=(1,)
+    )
+    for g, task in zip(stream, (0, 0, 2, 1), strict=False):
+        before = jax.tree.leaves(state)
+        updates, state = step(g, state, params, jnp.int32(task))
+        chex.assert_tree_all_finite(updates)
+    assert all(leaf.is_deleted() for leaf in before if leaf.ndim > 1)
+
+
+def test_a_leaf_without_a_gradient(stream):
+    """As optax: None in, None out. It counts as a zero gradient."""
+    tx = tag()
+    some = [{**g, "head": None} for g in stream]
+    zero = [{**g, "head": np.zeros_like(g["head"])} for g in stream]
+    expected, expected_state = run(tx, zero)
+    state = tx.init(stream[0])
+    for g, task, exp in zip(some, ORDER, expected, strict=True):
+        updates, state = tx.update(g, state, task_id=task)
+        assert updates["head"] is None
+        chex.assert_trees_all_close(updates["matrix"], exp["matrix"], rtol=1e-12)
+    chex.assert_trees_all_close(state, expected_state, rtol=1e-12)
+
+
+def test_what_inject_hyperparams_would_call_is_refused():
+    """optax takes every callable for a schedule: a mask function, a dtype class."""
+    make = optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args=("task_capacity",))
+    params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
+    mask = lambda p: jax.tree.map(lambda x: x.ndim > 1, p)  # noqa: E731
+    with pytest.raises(ValueError, match=r"mask must be a tree.*static_args"):
+        make(5.0, task_capacity=2, weight_decay=0.5, mask=mask).init(params)
+    with pytest.raises(ValueError, match=r"mu_dtype must be a dtype.*mu_dtype=.bfloat16"):
+        make(5.0, task_capacity=2, mu_dtype=jnp.bfloat16).init(params)
+    make = optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args=("task_capacity", "mask"))
+    tx = make(5.0, 2, 1.0, weight_decay=0.5, mask=mask, mu_dtype="bfloat16")
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = tx.update(zeros, tx.init(params), params, task_id=0)
+    chex.assert_trees_all_close(updates, {"w": -0.5 * jnp.ones((2, 2)), "b": jnp.zeros(2)})

@@ -114,6 +114,25 @@ def test_gradient_accumulation(tx, dtype):
     chex.assert_trees_all_close(updates, expected, rtol=1e-2 if dtype == jnp.bfloat16 else 1e-6)
 
 
+def test_gradient_accumulation_across_tasks():
+    """Windows that end with their task give each task its own mean gradient."""
+    tx = tag_optax.scale_by_tag_rms(2.0, 3)
+    multi = optax.MultiSteps(tx, every_k_schedule=2)
+    g = [
+        jnp.array([1.0, 0.0]),
+        jnp.array([3.0, 2.0]),
+        jnp.array([-1.0, 1.0]),
+        jnp.array([1.0, 1.0]),
+    ]
+    state, expected_state = multi.init(g[0]), tx.init(g[0])
+    for window, task in ((g[:2], 0), (g[2:], 2), (g[:2], 0)):
+        for micro in window:
+            updates, state = multi.update(micro, state, g[0], task_id=task)
+        mean = (window[0] + window[1]) / 2
+        expected, expected_state = tx.update(mean, expected_state, task_id=task)
+        chex.assert_trees_all_close(updates, expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 @pytest.mark.parametrize("storage", [None, "bfloat16", "float32"])
 def test_state_is_stable_under_cond(name, dtype, storage):

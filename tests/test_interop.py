@@ -103,6 +103,18 @@ def test_nnx_optimizer():
     chex.assert_trees_all_close(end, expected, rtol=1e-5)
 
 
+def test_nnx_optimizer_grows():
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, tag_optax.tag_rmsprop(5.0, 2, 0.01), wrt=nnx.Param)
+        grads = nnx.grad(lambda m: jnp.mean(m(INPUTS) ** 2))(model)
+        optimizer.update(model, grads, task_id=1)
+        optimizer.opt_state = tag_optax.grow(optimizer.opt_state, 4)
+        optimizer.update(model, grads, task_id=3)
+    expected = [0, np.exp(-5), 0, np.exp(-5)]
+    np.testing.assert_allclose(tag_optax.task_weights(optimizer.opt_state), expected, rtol=1e-5)
+
+
 def test_equinox_partition():
     model = eqx.nn.MLP(3, 2, 4, 1, key=jax.random.key(0), dtype=jnp.float32)
     tx = tag_optax.tag_adam(5.0, 4, 0.01)

@@ -48,8 +48,7 @@ def test_temporaries_and_aliasing(optimizer, relatedness, dtype):
 def test_vmapped_seeds_share_the_gain():
     tx = tag_optax.tag_rmsprop(5.0, CAPACITY)
     memory, state = compiled_step(tx, jax.ShapeDtypeStruct(SHAPE, jnp.float32), batch=5)
-    bank = 5 * CAPACITY * ROW
-    assert memory.temp_size_in_bytes < bank / 2
+    assert memory.temp_size_in_bytes <= 3 * 5 * ROW
     assert memory.alias_size_in_bytes >= total(state)
 
 

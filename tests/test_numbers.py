@@ -108,6 +108,17 @@ def test_constant_memory_sums_in_full_precision():
     np.testing.assert_array_equal(state.nu_sum, [599, 599])
 
 
+@pytest.mark.parametrize("name", ["mu_dtype", "nu_dtype"])
+def test_one_float64_moment_is_enough_for_float64_arithmetic(name):
+    stream = gradients(dtype=np.float32)
+    _, state = run(tag_optax.scale_by_tag_rms(2.0, 5, **{name: "float64"}), stream)
+    _, exact = run(
+        tag_optax.scale_by_tag_rms(2.0, 5), [jax.tree.map(np.float64, g) for g in stream]
+    )
+    moment = "mu" if name == "mu_dtype" else "nu"
+    chex.assert_trees_all_close(getattr(state, moment), getattr(exact, moment), rtol=1e-12)
+
+
 def test_parameters_of_mixed_dtypes():
     tx = tag_optax.scale_by_tag_rms(5.0, 3)
     params = {"a": jnp.ones(2, jnp.bfloat16), "b": jnp.ones(2, jnp.float32), "c": jnp.ones(())}

@@ -107,7 +107,7 @@ def test_authors_trajectories(optimizer):
                 expected = arrays[f"params_{name}"][task, step]
                 np.testing.assert_allclose(params[name], expected, rtol=1e-5, atol=1e-6)
                 alpha = np.nan_to_num(arrays[f"alpha_{name}"][task, step])[: task + 1]
-                np.testing.assert_allclose(weights[name][: task + 1], alpha, rtol=1e-4)
+                np.testing.assert_allclose(weights[name][: task + 1], alpha, rtol=1e-5)
 
 
 @pytest.mark.parametrize("scope", ["tensor", "global"])

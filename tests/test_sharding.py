@@ -16,13 +16,18 @@ import tag_optax
 
 CAPACITY = 8
 ORDER = (5, 5, 0, 3, 0, 5, 7)
-AXIS_TYPES = [AxisType.Auto, AxisType.Explicit]
+AXIS_TYPES = [
+    (AxisType.Auto, AxisType.Auto),
+    (AxisType.Explicit, AxisType.Explicit),
+    (AxisType.Auto, AxisType.Explicit),
+]
+AUTO = AXIS_TYPES[0]
 SPECS = {"matrix": P("model", None), "tall": P(None, "model"), "vector": P(), "scalar": P()}
 SHAPES = {"matrix": (4, 3), "tall": (3, 8), "vector": (5,), "scalar": ()}
 
 
-def mesh_of(axis_type: AxisType) -> jax.sharding.Mesh:
-    return jax.make_mesh((4, 2), ("data", "model"), axis_types=(axis_type,) * 2)
+def mesh_of(axis_types: tuple[AxisType, AxisType]) -> jax.sharding.Mesh:
+    return jax.make_mesh((4, 2), ("data", "model"), axis_types=axis_types)
 
 
 def make_stream():
@@ -49,13 +54,14 @@ def follow(tx, stream, params_sharding=None, state_shardings=None):
     return params, state
 
 
-@pytest.mark.parametrize("axis_type", AXIS_TYPES)
+@pytest.mark.parametrize("axis_types", AXIS_TYPES)
 @pytest.mark.parametrize("task_axis", [None, "data"])
 @pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
-@pytest.mark.parametrize("relatedness", ["cosine", "self"])
-@pytest.mark.parametrize("dtype", [None, "bfloat16"])
-def test_a_mesh_changes_nothing(axis_type, task_axis, alpha_scope, relatedness, dtype):
-    mesh = mesh_of(axis_type)
+@pytest.mark.parametrize(
+    ("relatedness", "dtype"), [("cosine", None), ("self", None), ("cosine", "bfloat16")]
+)
+def test_a_mesh_changes_nothing(axis_types, task_axis, alpha_scope, relatedness, dtype):
+    mesh = mesh_of(axis_types)
     shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
     arguments = dict(alpha_scope=alpha_scope, relatedness=relatedness, nu_dtype=dtype)
     stream = make_stream()
@@ -76,7 +82,7 @@ def test_a_mesh_changes_nothing(axis_type, task_axis, alpha_scope, relatedness, 
 
 def test_an_explicit_mesh_needs_no_flag():
     """Explicit types tell by themselves that the tasks are spread."""
-    mesh = mesh_of(AxisType.Explicit)
+    mesh = mesh_of(AXIS_TYPES[1])
     shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
     tx, stream = tag_optax.tag_adam(2.0, CAPACITY, 0.1), make_stream()
     expected, _ = follow(tx, stream)
@@ -86,9 +92,9 @@ def test_an_explicit_mesh_needs_no_flag():
     chex.assert_trees_all_close(jax.device_get(params), jax.device_get(expected), rtol=1e-9)
 
 
-@pytest.mark.parametrize("axis_type", AXIS_TYPES)
-def test_types_are_stable_eager_and_jitted(axis_type):
-    mesh = mesh_of(axis_type)
+@pytest.mark.parametrize("axis_types", AXIS_TYPES)
+def test_types_are_stable_eager_and_jitted(axis_types):
+    mesh = mesh_of(axis_types)
     with jax.set_mesh(mesh):
         params = jax.device_put(jnp.ones((4, 3)), NamedSharding(mesh, P("model")))
         tx = tag_optax.tag_rmsprop(5.0, 4)
@@ -100,11 +106,12 @@ def test_types_are_stable_eager_and_jitted(axis_type):
 
 
 def test_where_every_leaf_lies():
-    mesh = mesh_of(AxisType.Auto)
+    mesh = mesh_of(AUTO)
     params = {"w": jnp.zeros((4, 6)), "b": jnp.zeros(6)}
     shardings = {"w": NamedSharding(mesh, P(None, "model")), "b": NamedSharding(mesh, P("model"))}
     tx = optax.chain(
         optax.trace(0.9),
+        tag_optax.project_orthogonal(3, 2),
         optax.masked(
             optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args="task_capacity")(
                 5.0, task_capacity=8
@@ -115,6 +122,8 @@ def test_where_every_leaf_lies():
     for source in (tx, tx.init(params), jax.eval_shape(tx.init, params)):
         placed = tag_optax.state_sharding(source, params, shardings, task_axis="data")
         assert placed[0].trace["b"].spec == P("model")
+        assert placed[1].basis["w"].spec == P(None, None, "model")
+        assert placed[1].stored.spec == P()
         tag = jax.tree.leaves(placed, is_leaf=lambda x: isinstance(x, tag_optax.ScaleByTagState))
         (tag,) = [x for x in tag if isinstance(x, tag_optax.ScaleByTagState)]
         assert tag.nu["w"].spec == P(None, "model")
@@ -126,7 +135,7 @@ def test_where_every_leaf_lies():
 
 
 def test_specs_with_a_mesh_and_one_sharding_for_all():
-    mesh = mesh_of(AxisType.Auto)
+    mesh = mesh_of(AUTO)
     params = {"w": jnp.zeros((4, 6)), "b": jnp.zeros(6)}
     tx = tag_optax.tag_rmsprop(5.0, 8)
     placed = tag_optax.state_sharding(tx, params, P(), mesh=mesh, task_axis="model")
@@ -135,7 +144,7 @@ def test_specs_with_a_mesh_and_one_sharding_for_all():
 
 
 def test_mesh_errors():
-    mesh = mesh_of(AxisType.Auto)
+    mesh = mesh_of(AUTO)
     params = jnp.zeros((4, 6))
     tx = tag_optax.tag_rmsprop(5.0, 10)
     everywhere = NamedSharding(mesh, P())

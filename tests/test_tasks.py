@@ -108,7 +108,7 @@ def test_a_forgotten_id_is_named():
         tx.update(jnp.ones(2), tx.init(jnp.zeros(2)))
 
 
-@pytest.mark.parametrize("bad", [-1, 5, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("bad", [-1, 5, 2**31 - 1, -(2**31), 2**32 + 1, -(2**32) + 2])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("constant_memory", [False, True])
 def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, bad, constant_memory):
@@ -117,7 +117,8 @@ def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, bad, constant_
     stream = gradients()
     _, state = run(tx, stream)
     for start in (state, tx.init(stream[0])):
-        (updates,), after = run(tx, stream[:1], [bad], start)
+        update = jax.jit(lambda g, s, t: tx.update(g, s, task_id=t))
+        updates, after = update(stream[0], start, jnp.int64(bad))
         assert all(np.isnan(u).all() for u in jax.tree.leaves(updates))
         chex.assert_trees_all_equal(tag_state(after), tag_state(start))
 
@@ -135,6 +136,7 @@ def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, bad, constant_
         (dict(alpha_scope="tensor"), "alpha_scope='tensor' is unknown: choose one of global, leaf"),
         (dict(relatedness="cos"), "relatedness='cos' is unknown: choose one of cosine, first"),
         (dict(relatedness=None), "relatedness=None is unknown"),
+        (dict(num_gradients=0), "num_gradients=0 must be an integer of at least 1"),
         (dict(constant_memory=True), "relatedness='cosine' weighs each.*uniform, self"),
         (dict(constant_memory=True, relatedness="age"), "relatedness='age' weighs each"),
     ],

@@ -1,5 +1,6 @@
 """Every Python block of the README runs as it stands, in order."""
 
+import json
 import pathlib
 import re
 
@@ -55,3 +56,20 @@ def test_the_memory_table_is_right():
             written = float(number) * {"MB": 1e6, "GB": 1e9}[unit]
             actual = size(tag_optax.tag_rmsprop, capacity, millions, **arguments)
             assert abs(written / actual - 1) < 0.01, (cell, actual)
+
+
+def test_the_cost_table_is_what_was_measured():
+    results = json.loads((README.parent / "benchmarks/results/update_cost.json").read_text())
+    measured = {
+        (r["parameters"], str(r["capacity"]), str(r["past"])): r
+        for r in results["rows"]
+        if not r["arguments"] and r["seeds"] == 1
+    }
+    rows = re.findall(r"^\| (\d+ [kM] \| \d+ \| .*) \|$", README.read_text(), flags=re.MULTILINE)
+    assert len(rows) >= 10
+    for row in rows:
+        parameters, capacity, past, rmsprop, _, tag, _ = (cell.strip() for cell in row.split("|"))
+        found = measured[parameters, capacity, past]
+        for written, name in ((rmsprop, "rmsprop_ms"), (tag, "tag_ms")):
+            decimals = len(written.partition(".")[2])
+            assert abs(float(written) - found[name]) <= 0.51 * 10.0**-decimals

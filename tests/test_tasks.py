@@ -95,6 +95,23 @@ def test_concrete_ids_out_of_range(bad):
         jax.jit(lambda g, s: tx.update(g, s, task_id=int(bad)))(jnp.ones(2), state)
 
 
+@pytest.mark.parametrize(
+    "dtype", [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
+)
+@pytest.mark.parametrize("wrap", [lambda tx: tx, tag_optax.stateful_task_id])
+def test_ids_of_any_integer_dtype(dtype, wrap):
+    """A capacity beyond int8 and a negative sentinel must not trouble narrow or unsigned ids."""
+    tx = wrap(tag_optax.tag_rmsprop(5.0, 300))
+    update = jax.jit(lambda g, s, t: tx.update(g, s, task_id=t))
+    g, task = jnp.ones(2), jnp.asarray(3, dtype)
+    for step in (update, lambda g, s, t: tx.update(g, s, task_id=t)):
+        _, state = step(g, tx.init(g), task)
+        assert optax.tree.get(state, "steps")[3] == 1
+    if dtype in ("uint32", "uint64"):
+        updates, _ = update(g, tx.init(g), jnp.asarray(jnp.iinfo(dtype).max, dtype))
+        assert np.isnan(updates).all()
+
+
 @pytest.mark.parametrize("bad", [1.0, True, jnp.array([1]), jnp.float32(1)])
 def test_ids_that_are_no_integer_scalars(bad):
     tx = tag_optax.tag_rmsprop(5.0, 3)

@@ -1,0 +1,1 @@
+"""Train models on streams of tasks with TAG and its baselines, and report what they remember."""

@@ -1,0 +1,624 @@
+"""Streams: tasks and heads, where data are found, the cache, transforms.
+
+On tiny data sets that are written here, and on real ones where they are beside the checkout.
+"""
+
+import concurrent.futures
+import json
+import multiprocessing
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.ndimage
+import tensorflow_datasets as tfds
+
+from train.errors import UserError
+from train.streams import STREAMS, Examples, cache, data_status, load_stream, prepare, prepared
+from train.streams.builders.images import png
+from train.streams.registry import DATA_SETS
+from train.streams.sampling import spaced
+from train.streams.transforms import Permutation, Rotation
+
+SHARED = pathlib.Path(__file__).parents[3] / "shared"
+REAL = (SHARED / "tfds", SHARED / "tfds_subset")
+SHAPES = {"cifar100": (32, 32, 3), "mini_imagenet": (90, 84, 3), "caltech_birds2011": (30, 40, 3)}
+TRAIN, TEST = 5, 2  # Examples a class of the tiny data sets.
+
+
+class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """Writes encoded images, which needs no TensorFlow."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    url_infos = None
+    labels: tuple[list[int], list[int]]
+    shape: tuple[int, int, int]
+
+    def _info(self):
+        return tfds.core.DatasetInfo(
+            builder=self,
+            features=tfds.features.FeaturesDict(
+                {"image": tfds.features.Image(), "label": tfds.features.Scalar(np.int64)}
+            ),
+        )
+
+    def _split_generators(self, dl_manager):
+        train, test = self.labels
+        return {"train": self._generate_examples(train), "test": self._generate_examples(test)}
+
+    def _generate_examples(self, labels):
+        for key, label in enumerate(labels):
+            yield key, {"image": png(image_of(label, key, self.shape)), "label": label}
+
+
+def image_of(label: int, key: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """One grey level for the class, with a mark of the example in the corner."""
+    image = np.full(shape, label, np.uint8)
+    image[: shape[0] // 2] = 100 + key % 100
+    return image.squeeze()
+
+
+def write(directory: pathlib.Path, name: str, labels: tuple[list[int], list[int]] | None = None):
+    classes = range(DATA_SETS[name].num_classes)
+    members = dict(
+        name=name,
+        shape=SHAPES.get(name, (28, 28, 1)),
+        labels=labels or (list(classes) * TRAIN, list(classes) * TEST),
+    )
+    builder = type("Written", (Tiny,), members, skip_registration=True)
+    builder(data_dir=directory, file_format="array_record").download_and_prepare()
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> dict[str, pathlib.Path]:
+    """Small copies of all data sets, and a cache."""
+    root = tmp_path_factory.mktemp("tiny")
+    for data_set in DATA_SETS.values():
+        if not data_set.embedded:
+            write(root / "data", data_set.name)
+    return dict(data_dirs=[root / "data"], cache_dir=root / "cache")
+
+
+@pytest.fixture
+def mnist(tmp_path) -> dict[str, pathlib.Path]:
+    write(tmp_path / "data", "mnist")
+    return dict(data_dirs=[tmp_path / "data"], cache_dir=tmp_path / "cache")
+
+
+def damage(file: pathlib.Path) -> None:
+    """Cuts a file in half."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+
+
+# Tasks and heads.
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_stream(name, tiny):
+    spec = STREAMS[name]
+    stream = load_stream(name, **tiny)
+    assert len(stream.tasks) == spec.default_tasks
+    assert stream.num_outputs == spec.default_tasks * spec.classes_per_task
+    assert stream.image_shape == spec.image_shape
+    assert (stream.scale, stream.offset) == (spec.scale, spec.offset)
+    assert len(stream.sources) == len(spec.data_sets)
+    for position, task in enumerate(stream.tasks):
+        start = position * spec.classes_per_task
+        assert task.classes == range(start, start + spec.classes_per_task)
+        assert len(task.validation) == 0
+        for part in (task.train, task.test):
+            assert set(part.labels) == set(task.classes)
+            images, labels = part.take(np.arange(3))
+            assert (images.shape, images.dtype) == ((3, *spec.image_shape), np.uint8)
+            assert (labels.shape, labels.dtype) == ((3,), np.int32)
+            assert part.rows.dtype == np.int64
+    assert len({task.name for task in stream.tasks}) == len(stream.tasks)
+
+
+def test_registry():
+    assert list(STREAMS) == [
+        "split-cifar100",
+        "split-mini-imagenet",
+        "split-cub",
+        "five-datasets",
+        "rotated-mnist",
+        "permuted-mnist",
+        "rotated-digits",
+    ]
+    for spec in STREAMS.values():
+        black, white = spec.offset, 255 * spec.scale + spec.offset
+        expected = (-1, 1) if spec.name in ("split-mini-imagenet", "split-cub") else (0, 1)
+        assert (black, white) == pytest.approx(expected)
+
+
+def classes_of(examples: Examples) -> np.ndarray:
+    """The class of each example, which is the grey level of its last pixel."""
+    return examples.images[examples.rows][:, -1, -1, -1]
+
+
+def test_natural_order(tiny):
+    stream = load_stream("split-cifar100", **tiny)
+    assert [task.name for task in stream.tasks][:2] == ["classes 0-4", "classes 5-9"]
+    for task in stream.tasks:
+        np.testing.assert_array_equal(classes_of(task.train), task.train.labels)
+        assert len(task.train) == 5 * TRAIN
+        assert len(task.test) == 5 * TEST
+
+
+def test_order_seed_renumbers_the_classes(tiny):
+    first, again, other = (
+        load_stream("split-cifar100", order_seed=seed, **tiny) for seed in (1, 1, 2)
+    )
+    seen = []
+    for task in first.tasks:
+        mapping = dict(zip(task.train.labels, classes_of(task.train), strict=True))
+        assert set(mapping) == set(task.classes)
+        assert mapping == dict(zip(task.test.labels, classes_of(task.test), strict=True))
+        seen += mapping.values()
+        assert task.name == "classes " + ",".join(str(mapping[unit]) for unit in task.classes)
+    assert sorted(seen) == list(range(100))
+    assert seen != sorted(seen)
+    names = [[task.name for task in stream.tasks] for stream in (first, again, other)]
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize("num_tasks", [1, 10, 100])
+def test_classes_in_other_numbers_of_tasks(tiny, num_tasks):
+    stream = load_stream("split-cifar100", num_tasks=num_tasks, **tiny)
+    assert len(stream.tasks) == num_tasks
+    assert stream.num_outputs == 100
+    assert {len(task.classes) for task in stream.tasks} == {100 // num_tasks}
+
+
+def test_five_datasets(tiny):
+    stream = load_stream("five-datasets", **tiny)
+    names = ["cifar10", "mnist", "svhn_cropped", "not_mnist", "fashion_mnist"]
+    assert [task.name for task in stream.tasks] == names
+    two = load_stream("five-datasets", num_tasks=2, **tiny)
+    assert [task.name for task in two.tasks] == names[:2]
+    assert two.num_outputs == 20
+    shuffled = load_stream("five-datasets", order_seed=3, **tiny)
+    assert sorted(task.name for task in shuffled.tasks) == sorted(names)
+    assert [task.name for task in shuffled.tasks] != names
+
+
+def test_five_datasets_needs_only_what_it_uses(tmp_path):
+    write(tmp_path, "cifar10")
+    load_stream("five-datasets", num_tasks=1, data_dirs=[tmp_path], cache_dir=tmp_path / "cache")
+    with pytest.raises(UserError, match="needs mnist, found in none of"):
+        load_stream("five-datasets", num_tasks=2, data_dirs=[tmp_path])
+
+
+def test_rotated(mnist):
+    stream = load_stream("rotated-mnist", num_tasks=12, **mnist)
+    assert [task.name for task in stream.tasks][-2:] == ["300 deg", "330 deg"]
+    upright, turned = (stream.tasks[k].test.take(np.arange(4))[0] for k in (0, 3))
+    np.testing.assert_array_equal(turned, np.rot90(upright, axes=(1, 2)))
+    shuffled = load_stream("rotated-mnist", order_seed=0, **mnist)
+    names = [task.name for task in shuffled.tasks]
+    assert names != sorted(names, key=lambda name: int(name.split()[0]))
+    assert set(names) == {f"{30 * k} deg" for k in range(10)}
+
+
+def test_permuted(mnist):
+    stream = load_stream("permuted-mnist", **mnist)
+    plain, permuted = (stream.tasks[k].train.take(np.arange(4))[0] for k in (0, 1))
+    np.testing.assert_array_equal(plain, stream.tasks[0].train.images[:4])
+    assert (plain != permuted).any()
+    np.testing.assert_array_equal(np.sort(plain.reshape(4, -1)), np.sort(permuted.reshape(4, -1)))
+    longer = load_stream("permuted-mnist", num_tasks=15, order_seed=0, **mnist)
+    np.testing.assert_array_equal(permuted, longer.tasks[1].train.take(np.arange(4))[0])
+    other = load_stream("permuted-mnist", order_seed=1, **mnist)
+    assert (permuted != other.tasks[1].train.take(np.arange(4))[0]).any()
+
+
+@pytest.mark.parametrize("name", ["rotated-digits", "rotated-mnist", "permuted-mnist"])
+def test_shared_head(name, tiny):
+    stream = load_stream(name, shared_head=True, **tiny)
+    assert stream.num_outputs == 10
+    assert {task.classes for task in stream.tasks} == {range(10)}
+    assert {label for task in stream.tasks for label in task.train.labels} == set(range(10))
+
+
+def test_digits():
+    stream = load_stream("rotated-digits")
+    again = load_stream("rotated-digits")
+    task = stream.tasks[0]
+    assert (len(task.train), len(task.test)) == (1438, 359)
+    np.testing.assert_array_equal(task.train.images, again.tasks[0].train.images)
+    images = task.train.images
+    assert (images.min(), images.max()) == (0, 255)
+    counts = np.bincount(task.test.labels)
+    assert counts.min() >= 34
+    seen = {image.tobytes() for image in images}
+    assert sum(image.tobytes() in seen for image in task.test.images) == 0
+
+
+# Held-out examples.
+
+
+@pytest.mark.parametrize("name", ["split-cifar100", "rotated-mnist", "rotated-digits"])
+def test_hold_out(name, tiny):
+    whole = load_stream(name, **tiny)
+    stream = load_stream(name, hold_out=0.2, **tiny)
+    for task, complete in zip(stream.tasks, whole.tasks, strict=True):
+        train, held = set(task.train.rows), set(task.validation.rows)
+        assert not train & held
+        assert train | held == set(complete.train.rows)
+        assert len(held) == pytest.approx(0.2 * len(complete.train), rel=0.01)
+        assert set(task.validation.labels) == set(task.classes)
+        assert task.validation.transform is task.train.transform
+        np.testing.assert_array_equal(task.test.rows, complete.test.rows)
+
+
+def test_hold_out_depends_on_the_data_alone(tiny):
+    streams = [
+        load_stream("split-cifar100", hold_out=0.3, **tiny, **arguments)
+        for arguments in ({}, dict(order_seed=5), dict(num_tasks=4))
+    ]
+    held = [{row for t in stream.tasks for row in t.validation.rows} for stream in streams]
+    assert held[0] == held[1] == held[2]
+
+
+@pytest.mark.parametrize(
+    ("size", "fraction", "expected"),
+    [(10, 0.1, 1), (4, 0.1, 1), (1, 0.5, 0), (2, 0.9, 1), (500, 0.1, 50), (0, 0.5, 0)],
+)
+def test_spaced(size, fraction, expected):
+    assert spaced(np.zeros(size, int), fraction).sum() == expected
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (dict(name="split-cifar10"), "Did you mean split-cifar100?"),
+        (dict(name="split-cifar100", num_tasks=7), "1, 2, 4, 5, 10, 20, 25, 50, 100"),
+        (dict(name="split-cifar100", num_tasks=0), "at least one task"),
+        (dict(name="split-cifar100", shared_head=True), "different classes"),
+        (dict(name="five-datasets", shared_head=True), "different classes"),
+        (dict(name="five-datasets", num_tasks=6), "5 tasks at most"),
+        (dict(name="rotated-digits", num_tasks=13), "12 tasks at most"),
+        (dict(name="rotated-digits", hold_out=1.0), r"in \[0, 1\), not 1.0"),
+        (dict(name="rotated-digits", hold_out=-0.1), r"in \[0, 1\)"),
+        (dict(name="rotated-digits", hold_out=float("nan")), r"in \[0, 1\)"),
+        (dict(name="rotated-digits", order_seed=-1), "not be negative"),
+    ],
+)
+def test_wrong_arguments(arguments, message):
+    with pytest.raises(UserError, match=message):
+        load_stream(**arguments, data_dirs=["/nowhere"])
+
+
+def test_missing_data(tmp_path):
+    with pytest.raises(UserError) as caught:
+        load_stream("rotated-mnist", data_dirs=[tmp_path / "one", tmp_path / "two"])
+    message = str(caught.value)
+    assert f"mnist, found in none of: {tmp_path / 'one'}, {tmp_path / 'two'}" in message
+    assert message.endswith("python -m train prepare rotated-mnist")
+    with pytest.raises(UserError, match="--manual-dir DIR, where DIR holds mini_imagenet/ with"):
+        load_stream("split-mini-imagenet", data_dirs=[tmp_path])
+    with pytest.raises(UserError, match=r"cifar10 and mnist and .* DIR holds notMNIST_small"):
+        load_stream("five-datasets", data_dirs=[tmp_path])
+
+
+def edit_info(directory: pathlib.Path, **changes) -> None:
+    path = directory / "mnist" / "1.0.0" / "dataset_info.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_another_file_format(mnist):
+    data = mnist["data_dirs"][0]
+    edit_info(data, fileFormat="tfrecord")
+    for path in list((data / "mnist" / "1.0.0").glob("*array_record*")):
+        path.rename(path.with_name(path.name.replace("array_record", "tfrecord")))
+    with pytest.raises(UserError, match=r"format tfrecord.*prepare rotated-mnist"):
+        load_stream("rotated-mnist", **mnist)
+    with pytest.raises(UserError, match=r"holds mnist as tfrecord.*--data-dir"):
+        prepare("rotated-mnist", data_dir=data)
+    (status,) = (one for one in data_status(data) if one.stream == "rotated-mnist")
+    assert (status.present, status.file_format) == (False, "tfrecord")
+    # A readable copy further on is taken instead.
+    write(data / "more", "mnist")
+    load_stream("rotated-mnist", data_dirs=[data, data / "more"], cache_dir=mnist["cache_dir"])
+
+
+def test_labels_out_of_range(tmp_path):
+    classes = list(range(10))
+    write(tmp_path, "mnist", labels=([*classes, 10], classes))
+    with pytest.raises(UserError, match="mnist train has the label 10, outside the 10 classes"):
+        load_stream("rotated-mnist", data_dirs=[tmp_path], cache_dir=tmp_path / "cache")
+
+
+def test_class_without_examples(tmp_path):
+    classes = list(range(10))
+    write(tmp_path, "mnist", labels=([0, 1, 2, 4, 5, 6, 8, 9], classes))
+    with pytest.raises(UserError, match="mnist has no train example of class 3, 7"):
+        load_stream("rotated-mnist", data_dirs=[tmp_path], cache_dir=tmp_path / "cache")
+
+
+@pytest.mark.parametrize("file", ["dataset_info.json", "features.json", "array_record"])
+def test_damaged_data(mnist, file):
+    (path,) = mnist["data_dirs"][0].glob(
+        "mnist/1.0.0/mnist-train*" if file == "array_record" else f"mnist/1.0.0/{file}"
+    )
+    damage(path)
+    with pytest.raises(UserError, match="Delete"):
+        load_stream("rotated-mnist", **mnist)
+    assert not list(mnist["cache_dir"].glob("*"))
+
+
+def test_missing_shard(mnist):
+    next(mnist["data_dirs"][0].glob("mnist/1.0.0/mnist-train*")).unlink()
+    with pytest.raises(UserError, match="has 0 of 1 files of split train"):
+        load_stream("rotated-mnist", **mnist)
+
+
+# Where data are found.
+
+
+def test_data_directories(monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDS_DATA_DIR", f"/data/one{os.pathsep}/data/two")
+    assert prepared.data_directories() == [pathlib.Path("/data/one"), pathlib.Path("/data/two")]
+    assert prepared.data_directories(["/other"]) == [pathlib.Path("/other")]
+    monkeypatch.delenv("TFDS_DATA_DIR")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert prepared.data_directories() == [tmp_path / "tensorflow_datasets"]
+
+
+def test_cache_directory(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("TAG_OPTAX_CACHE", raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert cache.cache_directory() == tmp_path / ".cache" / "tag_optax"
+    monkeypatch.setenv("XDG_CACHE_HOME", "/xdg")
+    assert cache.cache_directory() == pathlib.Path("/xdg/tag_optax")
+    monkeypatch.setenv("TAG_OPTAX_CACHE", "/scratch")
+    assert cache.cache_directory() == pathlib.Path("/scratch")
+    assert cache.cache_directory("/argument") == pathlib.Path("/argument")
+
+
+def test_newest_version_is_taken(mnist):
+    versions = mnist["data_dirs"][0] / "mnist"
+    for version in ("1.0.1", "1.0.10", "incomplete.ABC_9.0.0"):
+        (versions / version).mkdir()
+        for path in (versions / "1.0.0").iterdir():
+            (versions / version / path.name).write_bytes(path.read_bytes())
+    found = prepared.find("mnist", mnist["data_dirs"])
+    assert found is not None
+    assert found.version == "1.0.10"
+
+
+def test_data_status(mnist):
+    def statuses():
+        return {(one.stream, one.data_set): one for one in data_status(**mnist)}
+
+    before = statuses()
+    assert list(dict.fromkeys(stream for stream, _ in before)) == list(STREAMS)
+    absent = before["five-datasets", "not_mnist"]
+    assert (absent.present, absent.found) == (False, None)
+    assert absent.looked_in == tuple(mnist["data_dirs"])
+    assert absent.command == "python -m train prepare five-datasets --manual-dir DIR"
+    there = before["rotated-mnist", "mnist"]
+    assert (there.present, there.cached, there.subset) == (True, False, True)
+    assert there.found == mnist["data_dirs"][0] / "mnist" / "1.0.0"
+    assert (there.num_train, there.num_test) == (10 * TRAIN, 10 * TEST)
+    assert there.num_bytes > 1000
+    assert before["rotated-digits", "digits"].present
+    load_stream("rotated-mnist", **mnist)
+    after = statuses()
+    assert after["rotated-mnist", "mnist"].cached
+    assert not after["five-datasets", "mnist"].cached  # Another size and colour.
+
+
+# The cache.
+
+
+def test_cache_is_used(mnist, capsys):
+    first = load_stream("rotated-mnist", **mnist)
+    assert "decoding mnist train: 50 images, once" in capsys.readouterr().err
+    again = load_stream("rotated-mnist", **mnist)
+    assert capsys.readouterr().err == ""
+    assert isinstance(again.tasks[0].train.images, np.memmap)
+    np.testing.assert_array_equal(first.tasks[0].train.images, again.tasks[0].train.images)
+    assert first.sources == ["mnist 1.0.0 (50 + 20, a subset of 60000 + 10000)"]
+
+
+def test_cache_keys(mnist, tmp_path):
+    """Other sizes, and other data of the same name and version, have entries of their own."""
+    load_stream("rotated-mnist", **mnist)
+    load_stream("permuted-mnist", **mnist)
+    assert len(list(mnist["cache_dir"].iterdir())) == 2
+    write(tmp_path, "cifar10")
+    load_stream(
+        "five-datasets",
+        num_tasks=2,
+        data_dirs=[*mnist["data_dirs"], tmp_path],
+        cache_dir=mnist["cache_dir"],
+    )
+    assert len(list(mnist["cache_dir"].glob("mnist-*"))) == 4
+    labels = (list(range(10)) * TRAIN)[::-1], list(range(10)) * (TEST + 1)
+    write(tmp_path / "other", "mnist", labels)
+    other = load_stream(
+        "rotated-mnist", data_dirs=[tmp_path / "other"], cache_dir=mnist["cache_dir"]
+    )
+    assert len(other.tasks[0].test) == 10 * (TEST + 1)
+
+
+@pytest.mark.parametrize("file", ["images.npy", "labels.npy"])
+@pytest.mark.parametrize("harm", [damage, pathlib.Path.unlink, lambda path: path.write_bytes(b"")])
+def test_damaged_cache_is_rebuilt(mnist, capsys, file, harm):
+    load_stream("rotated-mnist", **mnist)
+    (entry,) = mnist["cache_dir"].glob("mnist-*-train-*")
+    harm(entry / file)
+    capsys.readouterr()
+    stream = load_stream("rotated-mnist", **mnist)
+    messages = capsys.readouterr().err.splitlines()
+    assert len(messages) == 2
+    assert "is damaged" in messages[0]
+    assert stream.tasks[0].train.take(np.arange(50))[0].max() > 0
+    load_stream("rotated-mnist", **mnist)
+    assert capsys.readouterr().err == ""
+    assert len(list(mnist["cache_dir"].iterdir())) == 2
+
+
+def test_leftovers_are_no_cache(mnist, monkeypatch):
+    """Whoever fails half way leaves nothing; whoever is killed leaves what nobody opens."""
+    blocks = cache.decode.blocks
+
+    def interrupted(*arguments):
+        yield next(blocks(*arguments))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(cache.decode, "blocks", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            load_stream("rotated-mnist", **mnist)
+    assert not list(mnist["cache_dir"].iterdir())
+    load_stream("rotated-mnist", **mnist)
+    (entry,) = mnist["cache_dir"].glob("mnist-*-train-*")
+    entry.rename(entry.with_name(f".{entry.name}-killed"))
+    damage(entry.with_name(f".{entry.name}-killed") / "images.npy")
+    assert len(load_stream("rotated-mnist", **mnist).tasks[0].train) == 50
+
+
+def _load(arguments) -> int:
+    return int(load_stream("rotated-mnist", **arguments).tasks[0].train.images.sum())
+
+
+def test_processes_race(mnist):
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as pool:
+        sums = list(pool.map(_load, [mnist] * 3))
+    assert len(set(sums)) == 1
+    assert len(list(mnist["cache_dir"].iterdir())) == 2
+
+
+def test_losing_the_race(mnist, monkeypatch):
+    """The entry appears while this process decodes: both arrays are good, one entry stays."""
+    blocks = cache.decode.blocks
+    rivals = []
+
+    def slow(*arguments):
+        monkeypatch.setattr(cache.decode, "blocks", blocks)
+        rivals.append(load_stream("rotated-mnist", **mnist))
+        yield from blocks(*arguments)
+
+    monkeypatch.setattr(cache.decode, "blocks", slow)
+    stream = load_stream("rotated-mnist", **mnist)
+    np.testing.assert_array_equal(stream.tasks[0].train.images, rivals[0].tasks[0].train.images)
+    assert len(list(mnist["cache_dir"].iterdir())) == 2
+
+
+def test_cache_that_cannot_be_written(mnist, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Cannot keep decoded images .* TAG_OPTAX_CACHE"):
+        load_stream("rotated-mnist", data_dirs=mnist["data_dirs"], cache_dir=tmp_path / "file")
+
+
+def test_reading_imports_no_tensorflow(mnist):
+    script = (
+        "import sys\n"
+        "from train.streams import load_stream\n"
+        f"arguments = dict(data_dirs=[{str(mnist['data_dirs'][0])!r}],"
+        f" cache_dir={str(mnist['cache_dir'])!r})\n"
+        "load_stream('rotated-mnist', **arguments)\n"
+        "assert 'tensorflow' not in sys.modules\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=pathlib.Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stderr.splitlines() == [
+        "decoding mnist train: 50 images, once",
+        "decoding mnist test: 20 images, once",
+    ]
+
+
+# Transforms.
+
+
+@pytest.mark.parametrize("degrees", [30, 60, 90, 120, 210, 330, 17])
+@pytest.mark.parametrize("shape", [(28, 28, 1), (16, 16, 1), (9, 9, 3)])
+def test_rotation_equals_scipy(degrees, shape):
+    images = np.random.default_rng(0).integers(0, 256, (3, *shape)).astype(np.uint8)
+    expected = scipy.ndimage.rotate(
+        images.astype(float), degrees, axes=(2, 1), reshape=False, order=1, mode="grid-constant"
+    )
+    rotated = Rotation(shape[:2], degrees)(images)
+    assert rotated.dtype == np.uint8
+    np.testing.assert_allclose(rotated, expected, atol=0.51)
+
+
+@pytest.mark.parametrize("quarters", range(5))
+def test_quarter_turns_are_exact(quarters):
+    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28, 1)).astype(np.uint8)
+    turned = Rotation((28, 28), 90 * quarters)(images)
+    np.testing.assert_array_equal(turned, np.rot90(images, quarters, axes=(1, 2)))
+
+
+def test_permutation():
+    order = np.random.default_rng(0).permutation(16)
+    images = np.random.default_rng(1).integers(0, 256, (2, 4, 4, 3)).astype(np.uint8)
+    permuted = Permutation(order)(images)
+    np.testing.assert_array_equal(permuted.reshape(2, 16, 3), images.reshape(2, 16, 3)[:, order])
+
+
+def test_transforms_are_fast():
+    images = np.random.default_rng(0).integers(0, 256, (10, 28, 28, 1)).astype(np.uint8)
+    for transform in (Rotation((28, 28), 30), Permutation(np.arange(784)[::-1])):
+        times = []
+        for _ in range(50):
+            start = time.perf_counter()
+            transform(images)
+            times.append(time.perf_counter() - start)
+        assert min(times) < 1e-3
+
+
+# Real data.
+
+
+def real(name: str, tmp_path: pathlib.Path, **arguments):
+    for data_set in STREAMS[name].data_sets:
+        if prepared.find(data_set, REAL) is None:
+            pytest.skip(f"{data_set} is not beside the checkout")
+    return load_stream(name, data_dirs=REAL, cache_dir=tmp_path, **arguments)
+
+
+def test_real_birds(tmp_path):
+    stream = real("split-cub", tmp_path)
+    assert stream.sources == ["caltech_birds2011 0.2.0 (800 + 400, a subset of 5994 + 5794)"]
+    assert {(len(task.train), len(task.test)) for task in stream.tasks} == {(40, 20)}
+    images, _ = stream.tasks[7].train.take(np.arange(5))
+    assert images.shape == (5, 224, 224, 3)
+    assert images.std() > 20
+
+
+@pytest.mark.slow
+def test_real_cifar100(tmp_path):
+    stream = real("split-cifar100", tmp_path, hold_out=0.1)
+    assert stream.sources == ["cifar100 3.0.2 (50000 + 10000)"]
+    sizes = {(len(t.train), len(t.validation), len(t.test)) for t in stream.tasks}
+    assert sizes == {(2250, 250, 500)}
+    reader = tfds.builder_from_directory(REAL[0] / "cifar100" / "3.0.2")
+    source = reader.as_data_source("test")
+    for task in stream.tasks[:3]:
+        for row, label in zip(task.test.rows[:20], task.test.labels[:20], strict=True):
+            np.testing.assert_array_equal(task.test.images[row], source[int(row)]["image"])
+            assert label == source[int(row)]["label"]
+
+
+@pytest.mark.slow
+def test_real_mnist(tmp_path):
+    stream = real("rotated-mnist", tmp_path)
+    assert stream.sources == ["mnist 3.0.1 (60000 + 10000)"]
+    assert {(len(task.train), len(task.test)) for task in stream.tasks} == {(60000, 10000)}

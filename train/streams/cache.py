@@ -1,0 +1,147 @@
+"""Decoded images and labels as .npy files, written once and memory-mapped after that.
+
+An entry is a directory that holds `images.npy` and `labels.npy` of one split of one data set. It is
+built under another name and renamed when complete: whoever is killed half way, or loses the race
+against another process, leaves no entry that looks whole.
+"""
+
+import dataclasses
+import hashlib
+import os
+import pathlib
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from train.errors import UserError
+from train.streams import decode
+from train.streams.prepared import Prepared
+
+# Goes into every key: raise it when the decoding changes what the arrays hold.
+_DECODING = "1"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrays:
+    """One split of a data set."""
+
+    images: np.ndarray
+    """uint8[n, height, width, channels], memory-mapped where it comes from the cache."""
+    labels: np.ndarray
+    """int64[n], classes of the data set."""
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+    """The argument, else TAG_OPTAX_CACHE, else `tag_optax` in the user's cache directory.
+
+    >>> cache_directory("/scratch/cache").name
+    'cache'
+    """
+    if cache_dir is None:
+        cache_dir = os.environ.get("TAG_OPTAX_CACHE")
+    if not cache_dir:
+        cache_dir = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "tag_optax"
+    return pathlib.Path(cache_dir).expanduser()
+
+
+def entry(
+    data: Prepared, split: str, image_shape: tuple[int, int, int], cache_dir: pathlib.Path
+) -> pathlib.Path:
+    """Where the decoded split is kept.
+
+    The digest tells a subset from the whole data set of the same version, and data that were
+    prepared anew from those they replace.
+    """
+    part = data.splits[split]
+    identity = [_DECODING, part.num_bytes, *part.shard_lengths]
+    digest = hashlib.sha256(" ".join(map(str, identity)).encode()).hexdigest()[:10]
+    size = "x".join(map(str, image_shape))
+    return cache_dir / f"{data.name}-{data.version}-{split}-{part.num_examples}-{size}-{digest}"
+
+
+def load(
+    data: Prepared, split: str, image_shape: tuple[int, int, int], cache_dir: pathlib.Path
+) -> Arrays:
+    """The decoded split, from the cache if it is there, through the cache if not."""
+    path = entry(data, split, image_shape, cache_dir)
+    shape = (data.splits[split].num_examples, *image_shape)
+    try:
+        if path.exists():
+            try:
+                return _open(path, shape)
+            except (OSError, ValueError, EOFError) as error:
+                print(f"{path} is damaged ({error}); decoding again", file=sys.stderr)
+                _discard(path)
+        print(f"decoding {data.name} {split}: {shape[0]} images, once", file=sys.stderr)
+        return _build(path, shape, decode.blocks(data, split, image_shape))
+    except OSError as error:
+        raise UserError(
+            f"Cannot keep decoded images in {cache_dir}: {error.strerror or error}. "
+            "Choose another directory with TAG_OPTAX_CACHE."
+        ) from error
+
+
+def _open(path: pathlib.Path, shape: Sequence[int]) -> Arrays:
+    images = np.load(path / "images.npy", mmap_mode="r", allow_pickle=False)
+    labels = np.load(path / "labels.npy", allow_pickle=False)
+    if images.shape != tuple(shape) or images.dtype != np.uint8:
+        raise ValueError(f"images are {images.dtype}{list(images.shape)}")
+    if labels.shape != tuple(shape[:1]) or labels.dtype != np.int64:
+        raise ValueError(f"labels are {labels.dtype}{list(labels.shape)}")
+    return Arrays(images, labels)
+
+
+def _discard(path: pathlib.Path) -> None:
+    # Renamed first: nobody ever sees half an entry, and of two processes one finds it gone.
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".discarded-") as bin_:
+        try:
+            path.rename(pathlib.Path(bin_) / path.name)
+        except FileNotFoundError:
+            return
+
+
+def _build(
+    path: pathlib.Path,
+    shape: Sequence[int],
+    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
+) -> Arrays:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as workshop:
+        unfinished = pathlib.Path(workshop) / path.name
+        unfinished.mkdir()
+        _write(unfinished, shape, blocks)
+        # Opened before it moves: the maps outlive both a rename and a deletion.
+        arrays = _open(unfinished, shape)
+        try:
+            unfinished.rename(path)
+        except OSError:
+            # Another process was first, and has written the same arrays.
+            if not path.exists():
+                raise
+        return arrays
+
+
+def _write(
+    directory: pathlib.Path,
+    shape: Sequence[int],
+    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
+) -> None:
+    labels = []
+    # Not through a writable map: there a full disk is a bus error, here it is an OSError.
+    with (directory / "images.npy").open("wb") as file:
+        header = {"descr": "|u1", "fortran_order": False, "shape": tuple(shape)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block, block_labels in blocks:
+            file.write(np.ascontiguousarray(block).data)
+            labels.append(block_labels)
+        file.flush()
+        os.fsync(file.fileno())
+    with (directory / "labels.npy").open("wb") as file:
+        np.save(file, np.concatenate(labels))
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,75 @@
+"""Reading a prepared data set: TFDS's records in, blocks of uint8 images and labels out."""
+
+import concurrent.futures
+import io
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from train.errors import UserError
+from train.streams.prepared import Prepared
+
+BLOCK = 512
+PIECE = 32
+_MODES = {1: "L", 3: "RGB"}
+
+
+def blocks(
+    data: Prepared, split: str, image_shape: tuple[int, int, int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
+    try:
+        yield from _blocks(_open(data, split), image_shape)
+    except (OSError, RuntimeError, SyntaxError, ValueError) as error:
+        # A damaged file, whether TFDS, array_record or Pillow is the one to stumble over it.
+        raise UserError(
+            f"{data.name} in {data.directory} cannot be read ({error}). "
+            "Delete that directory and prepare the data set again."
+        ) from error
+
+
+def _open(data: Prepared, split: str) -> Sequence[dict[str, Any]]:
+    """The records of a split, with the images still encoded: Pillow decodes and resizes them."""
+    import tensorflow_datasets as tfds  # Half a second, and not needed once the cache is there.
+
+    builder: Any = tfds.builder_from_directory(data.directory)
+    features = builder.info.features
+    encoded = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+    if "image" not in encoded or "label" not in features:
+        raise ValueError("it has no image and label")
+    skip = {key: tfds.decode.SkipDecoding() for key in encoded}
+    return builder.as_data_source(split, decoders=skip)
+
+
+def _blocks(
+    source: Any, image_shape: tuple[int, int, int]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    def decode(records: list[dict[str, Any]]) -> np.ndarray:
+        return np.stack([decode_image(record["image"], image_shape) for record in records])
+
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        # Small images are decoded faster than threads can pass the interpreter lock around.
+        apply = pool.map if image_shape[0] * image_shape[1] > 64 * 64 else map
+        for start in range(0, len(source), BLOCK):
+            records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
+            pieces = [records[k : k + PIECE] for k in range(0, len(records), PIECE)]
+            images = np.concatenate(list(apply(decode, pieces)))
+            yield images, np.array([record["label"] for record in records], np.int64)
+
+
+def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarray:
+    """An encoded image as uint8 of this shape: grey or RGB, resized where it must be.
+
+    >>> buffer = io.BytesIO()
+    >>> Image.new("L", (2, 2), 7).save(buffer, "png")
+    >>> decode_image(buffer.getvalue(), (1, 1, 3))
+    array([[[7, 7, 7]]], dtype=uint8)
+    """
+    height, width, channels = image_shape
+    with Image.open(io.BytesIO(encoded)) as image:
+        image = image.convert(_MODES[channels])
+        if image.size != (width, height):
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(image).reshape(image_shape)

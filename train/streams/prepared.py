@@ -1,0 +1,105 @@
+"""Which data sets are prepared where, read from the files that TFDS leaves beside the data.
+
+Reading `dataset_info.json` needs no TFDS, so looking around, and opening a cache, is quick.
+"""
+
+import dataclasses
+import json
+import os
+import pathlib
+import re
+from collections.abc import Iterator, Sequence
+
+from train.errors import UserError
+
+SPLITS = ("train", "test")
+
+
+@dataclasses.dataclass(frozen=True)
+class Split:
+    num_examples: int
+    num_bytes: int
+    shard_lengths: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """One version of a data set on disk."""
+
+    name: str
+    version: str
+    directory: pathlib.Path
+    file_format: str
+    splits: dict[str, Split]
+
+    @property
+    def readable(self) -> bool:
+        """Whether the data can be read without TensorFlow."""
+        return self.file_format == "array_record"
+
+
+def data_directories(
+    data_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
+) -> list[pathlib.Path]:
+    """Where prepared data are looked for, in this order.
+
+    >>> [path.name for path in data_directories(["/data/one", "/data/two"])]
+    ['one', 'two']
+    """
+    if isinstance(data_dirs, str | os.PathLike):
+        data_dirs = [data_dirs]
+    if not data_dirs:
+        variable = os.environ.get("TFDS_DATA_DIR", "")
+        data_dirs = [part for part in variable.split(os.pathsep) if part]
+    return [pathlib.Path(path).expanduser() for path in data_dirs or ["~/tensorflow_datasets"]]
+
+
+def find(name: str, directories: Sequence[pathlib.Path]) -> Prepared | None:
+    """The first readable copy of a data set, else an unreadable one, else None.
+
+    Of several versions in one directory the newest is taken.
+    """
+    copies = [copy for directory in directories for copy in _versions(name, directory)]
+    return next((copy for copy in copies if copy.readable), copies[0] if copies else None)
+
+
+def _versions(name: str, directory: pathlib.Path) -> Iterator[Prepared]:
+    found = [path.parent for path in directory.glob(f"{name}/*/dataset_info.json")]
+    # What is not a version is the leftover of a preparation that was killed.
+    numbered = [path for path in found if re.fullmatch(r"\d+(\.\d+)*", path.name)]
+    for path in sorted(numbered, key=_version_key, reverse=True):
+        yield _read(name, path)
+
+
+def _version_key(path: pathlib.Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in path.name.split("."))
+
+
+def _read(name: str, directory: pathlib.Path) -> Prepared:
+    path = directory / "dataset_info.json"
+    try:
+        info = json.loads(path.read_text())
+        splits = {
+            split["name"]: _split([int(length) for length in split["shardLengths"]], split)
+            for split in info["splits"]
+        }
+        file_format = info.get("fileFormat", "tfrecord")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} cannot be understood ({type(error).__name__}: {error}). "
+            f"Delete {directory} and prepare {name} again."
+        ) from error
+    for split in SPLITS:
+        if split not in splits:
+            raise UserError(f"{name} in {directory} has no split {split}.")
+        shards = len(list(directory.glob(f"{name}-{split}.{file_format}-*")))
+        if shards != len(splits[split].shard_lengths):
+            raise UserError(
+                f"{name} in {directory} has {shards} of {len(splits[split].shard_lengths)} files "
+                f"of split {split}. Delete that directory and prepare {name} again."
+            )
+    return Prepared(name, directory.name, directory, file_format, splits)
+
+
+def _split(shard_lengths: list[int], split: dict) -> Split:
+    return Split(sum(shard_lengths), int(split.get("numBytes", 0)), tuple(shard_lengths))

@@ -1,0 +1,63 @@
+"""What a stream is: tasks in order, each with its images, labels and slice of the output layer."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Rows of an array of images, which may be memory-mapped: nothing is read before `take`."""
+
+    images: np.ndarray
+    """uint8[all, height, width, channels]"""
+    rows: np.ndarray
+    """int64[n]: which of the images belong here."""
+    labels: np.ndarray
+    """int32[n]: the label of each row, as a unit of the output layer."""
+    transform: Callable[[np.ndarray], np.ndarray] | None = None
+    """What the task does to the images it takes (a rotation, a permutation); uint8 in and out."""
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Images and labels at these positions.
+
+        >>> images = np.arange(4, dtype=np.uint8).reshape(4, 1, 1, 1)
+        >>> part = Examples(images, rows=np.array([1, 3]), labels=np.array([7, 8], np.int32))
+        >>> part.take(np.array([1]))[0].item(), part.take(np.array([1]))[1].item()
+        (3, 8)
+        """
+        images = self.images[self.rows[indices]]
+        return self.transform(images) if self.transform else images, self.labels[indices]
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One task of a stream."""
+
+    name: str
+    """Short, for tables and plots: "classes 0-4", "90 deg", "svhn_cropped"."""
+    classes: range
+    """The slice of the output layer that answers for this task."""
+    train: Examples
+    validation: Examples
+    """The part of the training data held out for search; empty where nothing is held out."""
+    test: Examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """Tasks in the order in which they are learned."""
+
+    name: str
+    tasks: Sequence[Task]
+    num_outputs: int
+    image_shape: tuple[int, int, int]
+    scale: float
+    offset: float
+    """What a model is fed is `scale * image + offset`."""
+    sources: Sequence[str]
+    """Data sets with versions and sizes, for the record: "cifar100 3.0.2 (50000 + 10000)"."""

@@ -1,0 +1,160 @@
+"""ImageNet weights for ResNet18, from torchvision's state dict."""
+
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from flax import traverse_util
+
+from train.errors import UserError
+
+__all__ = ["import_weights", "read_state_dict", "torch_name"]
+
+# Our name of a part of a path: torchvision's.
+_NAMES = {
+    "stem": "conv1",
+    "stem_bn": "bn1",
+    "shortcut": "downsample.0",
+    "shortcut_bn": "downsample.1",
+    "output": "fc",
+    "kernel": "weight",
+    "scale": "weight",
+    "mean": "running_mean",
+    "var": "running_var",
+} | {f"stage{s}_block{b}": f"layer{s}.{b - 1}" for s in (1, 2, 3, 4) for b in (1, 2)}
+
+# By rank: convolutions OIHW to HWIO, dense layers [out, in] to [in, out], and back.
+_FROM_TORCH = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
+_TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+
+
+def import_weights(
+    path: str | Path,
+    params: dict[str, Any],
+    batch_stats: dict[str, Any],
+    *,
+    skip_output: bool = True,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Parameters and batch statistics of the same structure, with the values in the file.
+
+    The file is a ResNet18 state dict: `.safetensors`, `.npz`, or, where torch is installed, `.pth`
+    or `.pt`. The output layer answers for other classes than ImageNet's, so it is not read and
+    keeps the values it has, unless `skip_output` is False. All else must match, tensor by tensor.
+    """
+    state_dict = read_state_dict(path)
+    flat: dict[tuple[str, ...], Any]
+    flat = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(batch_stats)
+    names = {key: torch_name(key) for key in flat}
+    if skip_output:
+        names = {key: name for key, name in names.items() if not _is_output(name)}
+        state_dict = {name: x for name, x in state_dict.items() if not _is_output(name)}
+    shapes = {name: _torch_shape(flat[key].shape) for key, name in names.items()}
+    _check(path, state_dict, shapes)
+
+    def fill(tree: dict[str, Any]) -> dict[str, Any]:
+        return traverse_util.unflatten_dict(
+            {
+                key: _from_torch(state_dict[names[key]]) if key in names else value
+                for key, value in traverse_util.flatten_dict(tree).items()
+            }
+        )
+
+    return fill(params), fill(batch_stats)
+
+
+def torch_name(path: tuple[str, ...]) -> str:
+    """Torchvision's name of a parameter or batch statistic.
+
+    >>> torch_name(("blocks", "stage2_block1", "shortcut_bn", "mean"))
+    'layer2.0.downsample.1.running_mean'
+    """
+    return ".".join(_NAMES.get(part, part) for part in path if part != "blocks")
+
+
+def read_state_dict(path: str | Path) -> dict[str, np.ndarray]:
+    """The named arrays in a file, in the format that its suffix says; no code in it is run."""
+    path = Path(path)
+    readers = {
+        ".safetensors": _read_safetensors,
+        ".npz": _read_npz,
+        ".pth": _read_torch,
+        ".pt": _read_torch,
+    }
+    if path.suffix not in readers:
+        raise UserError(f"Weights come from {', '.join(readers)} files; {path} is none of them.")
+    if not path.is_file():
+        raise UserError(f"There is no file {path}.")
+    state_dict = readers[path.suffix](path)
+    # Torch counts batches for a momentum that ResNets do not use.
+    return {k: v for k, v in state_dict.items() if not k.endswith("num_batches_tracked")}
+
+
+def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import safetensors
+        from safetensors.numpy import load_file
+    except ModuleNotFoundError as error:
+        raise UserError(f"Reading {path} needs: pip install safetensors.") from error
+    try:
+        return load_file(path)
+    except safetensors.SafetensorError as error:
+        raise UserError(f"{path} is not a safetensors file: {error}.") from error
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        # Opened here, since numpy does not close a file that it cannot read.
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
+                raise ValueError("it holds a single array")
+            return dict(archive)
+    except (ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path} is not an .npz file of plain arrays: {error}.") from error
+
+
+def _read_torch(path: Path) -> dict[str, np.ndarray]:
+    try:
+        import torch  # pyright: ignore[reportMissingImports]
+    except ModuleNotFoundError as error:
+        raise UserError(
+            f"Reading {path} needs torch: install it, or convert the file where torch is: "
+            "safetensors.torch.save_file(torch.load(path, weights_only=True), 'new.safetensors')."
+        ) from error
+    try:
+        state_dict = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
+        raise UserError(f"{path} is not a file of torch weights: {error}") from error
+    if not isinstance(state_dict, Mapping) or not all(map(torch.is_tensor, state_dict.values())):
+        raise UserError(f"{path} holds something else than a state dict of named tensors.")
+    return {name: x.float().numpy() for name, x in state_dict.items()}
+
+
+def _check(
+    path: str | Path, found: Mapping[str, np.ndarray], wanted: Mapping[str, tuple[int, ...]]
+) -> None:
+    faults = [f"{name} is missing" for name in wanted if name not in found]
+    faults += [f"{name} is not in the model" for name in found if name not in wanted]
+    faults += [
+        f"{name} has shape {found[name].shape}, the model {shape}"
+        for name, shape in wanted.items()
+        if name in found and found[name].shape != shape
+    ]
+    if faults:
+        raise UserError(f"{path} does not fit the model: {'; '.join(faults)}.")
+
+
+def _is_output(name: str) -> bool:
+    return name.startswith("fc.")
+
+
+def _torch_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(shape[axis] for axis in _TO_TORCH[len(shape)])
+
+
+def _from_torch(array: np.ndarray) -> jnp.ndarray:
+    return jnp.asarray(array.transpose(_FROM_TORCH[array.ndim]), jnp.float32)

@@ -1,0 +1,63 @@
+"""Batches depend on (seed, task, step) alone, and an epoch counts every example once."""
+
+import collections
+
+import hypothesis
+import numpy as np
+from hypothesis import strategies
+
+from train import batches
+from train.streams.types import Examples
+
+from .conftest import make_stream
+
+
+@hypothesis.given(
+    examples=strategies.integers(1, 40),
+    batch_size=strategies.integers(1, 12),
+    epoch=strategies.integers(0, 3),
+)
+def test_an_epoch_counts_every_example_once(examples, batch_size, epoch):
+    steps = batches.steps_per_epoch(examples, batch_size)
+    counted = collections.Counter()
+    for step in range(epoch * steps, (epoch + 1) * steps):
+        rows, weight = batches.positions(7, 1, step, examples=examples, batch_size=batch_size)
+        assert len(rows) == batch_size
+        for row, counts in zip(rows, weight, strict=True):
+            counted[int(row)] += float(counts)
+    assert counted == dict.fromkeys(range(examples), 1.0)
+
+
+def test_orders_differ_by_seed_task_and_epoch():
+    def order(seed, task, epoch):
+        steps = range(5 * epoch, 5 * epoch + 5)
+        taken = [batches.positions(seed, task, s, examples=20, batch_size=4)[0] for s in steps]
+        return tuple(np.concatenate(taken))
+
+    orders = {order(seed, task, epoch) for seed in (0, 1) for task in (0, 1) for epoch in (0, 1)}
+    assert len(orders) == 8
+
+
+def test_a_step_needs_no_history():
+    whole = batches.take(_examples(), (3, 4), 1, range(10), batch_size=4)
+    alone = batches.take(_examples(), (4,), 1, range(6, 7), batch_size=4)
+    for mine, theirs in zip(alone, whole, strict=True):
+        np.testing.assert_array_equal(mine[0, 0], theirs[6, 1])
+
+
+def test_axes():
+    batch = batches.take(_examples(), (1, 2, 3), 0, range(5), batch_size=4)
+    assert batch.image.shape == (5, 3, 4, 4, 4, 1)
+    assert batch.label.shape == batch.weight.shape == (5, 3, 4)
+    assert (batch.image.dtype, batch.label.dtype) == (np.uint8, np.int32)
+
+
+def test_blocks_cover_all_examples_once():
+    examples = _examples()
+    blocks = [batches.block(examples, start, 8) for start in range(0, len(examples), 8)]
+    labels = np.concatenate([block.label[block.weight == 1] for block in blocks])
+    np.testing.assert_array_equal(labels, examples.labels)
+
+
+def _examples() -> Examples:
+    return make_stream().tasks[0].train

@@ -1,0 +1,209 @@
+"""What decides a run: one frozen record, checked before any work."""
+
+import dataclasses
+import json
+import pathlib
+import types
+import typing
+from typing import Any, Literal
+
+from train import presets
+from train.errors import UserError, nearest
+
+StreamName = Literal[
+    "split-cifar100",
+    "split-mini-imagenet",
+    "split-cub",
+    "five-datasets",
+    "rotated-mnist",
+    "permuted-mnist",
+    "rotated-digits",
+]
+OptimizerName = Literal[
+    "sgd",
+    "adagrad",
+    "rmsprop",
+    "adam",
+    "stable-sgd",
+    "tag-rmsprop",
+    "tag-adagrad",
+    "tag-adam",
+    "tag-uniform",
+    "tag-age",
+    "tag-g",
+    "tag-self",
+]
+ModelName = Literal["resnet18-reduced", "resnet18-reduced-2conv", "resnet18", "mlp"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """What decides the result. The defaults shown are the preset of the stream and optimizer."""
+
+    stream: StreamName = "split-cifar100"
+    """Which tasks, in which order."""
+    optimizer: OptimizerName = "tag-rmsprop"
+    """How a gradient becomes a step."""
+    model: ModelName = "resnet18-reduced"
+    """Which network."""
+
+    learning_rate: float = 2.5e-4
+    """Step size."""
+    b: float = 5.0
+    """TAG: how strongly relatedness matters."""
+    b1: float = 0.9
+    """Decay of the first moments."""
+    b2: float = 0.99
+    """Decay of the second moments."""
+    eps: float = 1e-8
+    """Keeps divisions finite."""
+    eps_in_sqrt: bool = True
+    """Add eps inside the root, as the paper writes it; outside, as the authors' code does."""
+    alpha_scope: Literal["global", "leaf"] = "global"
+    """TAG: one cosine over all parameters (the paper), or one a tensor (its authors' code)."""
+    num_gradients: int = 1
+    """tag-g: how many first gradients of a task stand for it."""
+    decay: float = 1.0
+    """stable-sgd: the rate falls by this factor with every task."""
+
+    epochs: int = 1
+    """Passes over each task's data."""
+    batch_size: int = 10
+    """Examples in a step."""
+    dropout: float = 0.0
+    """Dropout after every normalisation or hidden layer."""
+    hidden: tuple[int, ...] = (100, 100)
+    """mlp: sizes of its hidden layers."""
+    pretrained: str | None = None
+    """resnet18: weights to start from (.safetensors, .npz, .pth, named as in torchvision)."""
+
+    num_tasks: int = 20
+    """How many tasks the stream is cut into."""
+    order_seed: int | None = None
+    """Shuffle classes (split streams) or tasks by this seed; None keeps the natural order."""
+    shared_head: bool = False
+    """All tasks answer with the same outputs (MNIST and digits streams only)."""
+    evaluate_on: Literal["test", "validation"] = "test"
+    """validation: hold out 10 % of the training data, evaluate on it, never touch the test data."""
+
+    log_every: int = 50
+    """Steps between two lines of losses."""
+    steps_per_call: int | None = None
+    """Steps inside one compiled call; None: what was measured best on the platform."""
+
+    def __post_init__(self) -> None:
+        for name, valid in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in valid:
+                raise UserError(f"Unknown {name} {value!r}. {nearest(str(value), valid)}")
+        for name in ("learning_rate", "eps"):
+            _check(getattr(self, name) > 0, self, name, "must be above 0")
+        for name in ("epochs", "batch_size", "num_tasks", "num_gradients", "log_every"):
+            _check(getattr(self, name) >= 1, self, name, "must be at least 1")
+        for name in ("b1", "b2", "dropout"):
+            _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
+        _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
+        _check(self.b >= 0, self, "b", "must not be negative")
+        _check(all(size >= 1 for size in self.hidden), self, "hidden", "must be sizes above 0")
+        _check(
+            self.steps_per_call is None or self.steps_per_call >= 1,
+            self,
+            "steps_per_call",
+            "must be at least 1",
+        )
+        if self.pretrained is not None and self.model != "resnet18":
+            raise UserError(f"--pretrained needs --model resnet18, not {self.model}.")
+        if self.decay != 1 and self.optimizer != "stable-sgd":
+            raise UserError(f"--decay needs --optimizer stable-sgd, not {self.optimizer}.")
+        if self.alpha_scope == "leaf" and not self.optimizer.startswith("tag-"):
+            raise UserError(f"--alpha-scope leaf needs a TAG optimizer, not {self.optimizer}.")
+
+    def differences(self, other: "Config") -> list[str]:
+        """The fields in which two configs differ, as lines for an error.
+
+        >>> Config(b=5.0).differences(Config(b=7.0, epochs=2))
+        ['b: 5.0, not 7.0', 'epochs: 1, not 2']
+        """
+        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
+        return [f"{k}: {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
+
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "stream": typing.get_args(StreamName),
+    "optimizer": typing.get_args(OptimizerName),
+    "model": typing.get_args(ModelName),
+    "alpha_scope": ("global", "leaf"),
+    "evaluate_on": ("test", "validation"),
+}
+
+
+def _check(holds: bool, config: Config, name: str, rule: str) -> None:
+    if not holds:
+        flag = "--" + name.replace("_", "-")
+        raise UserError(f"{flag} {rule}, and is {getattr(config, name)}.")
+
+
+def preset(stream: str, optimizer: str) -> Config:
+    """The paper's settings for a stream and an optimizer, or ours where the paper has none.
+
+    >>> preset("five-datasets", "tag-rmsprop").b
+    7.0
+    """
+    Config(stream=stream, optimizer=optimizer)  # type: ignore[arg-type]  # Checks the names.
+    settings = presets.settings(stream, optimizer)
+    return Config(stream=stream, optimizer=optimizer, **settings)  # type: ignore[arg-type]
+
+
+def to_json(config: Config) -> dict[str, Any]:
+    return dataclasses.asdict(config)
+
+
+def from_json(fields: dict[str, Any], source: pathlib.Path) -> Config:
+    """The config of a file; unknown fields are named.
+
+    >>> from_json({"epoch": 3}, pathlib.Path("a.json"))
+    Traceback (most recent call last):
+    train.errors.UserError: a.json: unknown field epoch. Did you mean epochs? Valid: ...
+    """
+    known = [field.name for field in dataclasses.fields(Config)]
+    for name in fields:
+        if name not in known:
+            raise UserError(f"{source}: unknown field {name}. {nearest(name, known)}")
+    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
+    hints = typing.get_type_hints(Config)
+    for name, value in fields.items():
+        if not _is(value, hints[name]):
+            wanted = getattr(hints[name], "__name__", str(hints[name]))
+            raise UserError(f"{source}: {name} must be {wanted}, and is {json.dumps(value)}.")
+    return Config(**fields)
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON is of a field's type.
+
+    >>> _is(3, float), _is(True, int), _is((1, 2), tuple[int, ...]), _is(None, int | None)
+    (True, False, True, True)
+    """
+    if typing.get_origin(hint) is Literal:
+        return True  # Config says which are valid, and which is the nearest.
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is(v, typing.get_args(hint)[0]) for v in value)
+    if isinstance(hint, types.UnionType):
+        return any(_is(value, each) for each in typing.get_args(hint))
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def read(path: pathlib.Path) -> Config:
+    """The config of a `config.json`, a run's or one written by hand."""
+    try:
+        fields = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"There is no config file {path}.") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path} is no readable JSON file: {error}.") from error
+    if not isinstance(fields, dict):
+        raise UserError(f"{path} must hold one JSON object of settings.")
+    fields.pop("seed", None)  # A run's own file names its seed; a config serves any.
+    return from_json(fields, path)

@@ -1,0 +1,68 @@
+"""Settings for each stream and optimizer: the paper's (its appendix), and ours where it has none.
+
+The paper gives rates for four streams, and for `rotated-mnist` those of SGD and TAG-RMSProp, which
+are the ones of Split-CIFAR100: the other optimizers, and `permuted-mnist`, take theirs from there
+too. The rates of `rotated-digits` are the best of a grid on its validation part
+(`benchmarks/digits_rates.py`).
+"""
+
+from typing import Any
+
+_PAPER_STREAMS = ("split-cifar100", "split-mini-imagenet", "split-cub", "five-datasets")
+_PAPER_RATES = {  # In the order of the streams above.
+    "sgd": (0.1, 0.05, 0.01, 0.1),
+    "adagrad": (0.005, 0.005, 0.0005, 0.005),
+    "rmsprop": (0.005, 0.001, 0.0001, 0.001),
+    "adam": (0.005, 0.001, 0.0001, 0.001),
+    "stable-sgd": (0.1, 0.1, 0.05, 0.1),
+    "tag-rmsprop": (0.00025, 0.0001, 0.000025, 0.0005),
+    "tag-adagrad": (0.005, 0.001, 0.0005, 0.005),
+    "tag-adam": (0.0005, 0.00025, 0.0001, 0.001),
+}
+_PAPER_STABLE_DECAY = (0.9, 0.9, 0.9, 0.7)
+_PAPER_STABLE_DROPOUT = (0.1, 0.0, 0.0, 0.0)
+
+_DIGITS_RATES = {
+    "sgd": 0.1,
+    "adagrad": 0.025,
+    "rmsprop": 0.0025,
+    "adam": 0.001,
+    "stable-sgd": 0.25,
+    "tag-rmsprop": 0.001,
+    "tag-adagrad": 0.01,
+    "tag-adam": 0.0025,
+    "tag-uniform": 0.005,
+    "tag-age": 0.005,
+    "tag-g": 0.001,
+    "tag-self": 0.001,
+}
+
+_OF_STREAM: dict[str, dict[str, Any]] = {
+    "split-cifar100": dict(model="resnet18-reduced", num_tasks=20),
+    "split-mini-imagenet": dict(model="resnet18-reduced", num_tasks=20),
+    "split-cub": dict(model="resnet18", num_tasks=20),
+    "five-datasets": dict(model="resnet18-reduced", num_tasks=5, batch_size=64, b=7.0),
+    "rotated-mnist": dict(model="mlp", num_tasks=10, hidden=(256, 256), log_every=500),
+    "permuted-mnist": dict(model="mlp", num_tasks=10, hidden=(256, 256), log_every=500),
+    "rotated-digits": dict(model="mlp", num_tasks=10, hidden=(100, 100)),
+}
+
+
+def settings(stream: str, optimizer: str) -> dict[str, Any]:
+    """Fields of a config that differ from its defaults.
+
+    >>> settings("split-cub", "tag-adam")
+    {'model': 'resnet18', 'num_tasks': 20, 'learning_rate': 0.0001, 'b2': 0.999}
+    """
+    column = _PAPER_STREAMS.index(stream if stream in _PAPER_STREAMS else "split-cifar100")
+    # An ablation changes where TAG-RMSProp's weights come from, and keeps its rate.
+    rates = _PAPER_RATES.get(optimizer, _PAPER_RATES["tag-rmsprop"])
+    digits = stream == "rotated-digits"
+    found = dict(_OF_STREAM[stream])
+    found["learning_rate"] = _DIGITS_RATES[optimizer] if digits else rates[column]
+    if optimizer.endswith("adam"):
+        found["b2"] = 0.999
+    if optimizer == "stable-sgd":
+        found["decay"] = _PAPER_STABLE_DECAY[column]
+        found["dropout"] = 0.0 if digits else _PAPER_STABLE_DROPOUT[column]
+    return found

@@ -1,0 +1,78 @@
+"""What each command of the command line does."""
+
+import pathlib
+
+import rich.console
+
+from train import config as configs
+from train import report
+from train.config import Config
+from train.places import Places
+from train.seeds import Parallel, run_seeds
+
+_DEMO = ("rmsprop", "tag-rmsprop")
+
+
+def run(
+    config: Config,
+    seeds: tuple[int, ...],
+    places: Places,
+    parallel: Parallel,
+    console: rich.console.Console,
+) -> bool:
+    """Trains one config on its seeds and prints its table; False where a seed failed."""
+    if config.stream == "split-cub" and config.pretrained is None:
+        console.print(
+            "split-cub: the paper starts from ImageNet weights; without --pretrained FILE the "
+            "network starts from nothing."
+        )
+    failed = run_seeds(config, seeds, places, console, parallel)
+    _say_failures(failed, places.experiment(config), console)
+    finished = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+    if finished:
+        _report(finished, places.experiment(config) / "report", console)
+    return not failed
+
+
+def demo(seeds: tuple[int, ...], places: Places, console: rich.console.Console) -> bool:
+    """The embedded comparison: RMSProp against TAG-RMSProp on ten rotations of digits."""
+    console.print(
+        "Ten tasks, one after another: handwritten digits, each time turned by 30 degrees more.\n"
+        "RMSProp and TAG-RMSProp, each at its best learning rate, one pass over the data."
+    )
+    finished, well = [], True
+    for optimizer in _DEMO:
+        config = configs.preset("rotated-digits", optimizer)
+        # Small enough that starting processes would take longer than the runs.
+        failed = run_seeds(config, seeds, places, console, "serial")
+        _say_failures(failed, places.experiment(config), console)
+        well &= not failed
+        finished += [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+    if finished:
+        _report(finished, places.out / "rotated-digits" / "report", console)
+    return well
+
+
+def make_report(
+    runs: tuple[pathlib.Path, ...], out: pathlib.Path, console: rich.console.Console
+) -> None:
+    _report(list(runs), out, console)
+
+
+def _say_failures(
+    failed: dict[int, str], experiment: pathlib.Path, console: rich.console.Console
+) -> None:
+    for seed, why in failed.items():
+        console.print(f"[red]seed {seed} failed[/red] ({experiment / f'seed-{seed}'}): {why}")
+
+
+def _report(roots: list[pathlib.Path], out: pathlib.Path, console: rich.console.Console) -> None:
+    groups, unfinished = report.collect(roots)
+    for path in unfinished:
+        console.print(f"not finished, left out: {path}")
+    for stream in sorted({group.config.stream for group in groups}):
+        chosen = [group for group in groups if group.config.stream == stream]
+        console.print(report.table(chosen, title=stream))
+    written = report.write(groups, out)
+    names = ", ".join(path.name for path in written)
+    console.print(f"Written to {out}: {names}", soft_wrap=True, highlight=False)

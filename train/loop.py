@@ -1,0 +1,173 @@
+"""The loop: every task's steps, then an evaluation; checkpoints, records and stops between."""
+
+import contextlib
+import dataclasses
+import math
+import pathlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from train import metrics
+from train.checkpoint import Checkpoints
+from train.display import Display
+from train.engine import Engine
+from train.history import History
+from train.recorder import Recorder
+from train.rundir import RunDirectory
+from train.signals import Stopped, catch_stop
+
+
+class Run:
+    """A stream learned by one seed, or by several side by side."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        directories: list[RunDirectory],
+        checkpoint_directory: pathlib.Path,
+        *,
+        checkpoint_every: int,
+        keep: int,
+        tensorboard: bool = False,
+        display: Display,
+    ):
+        self._engine = engine
+        self._directories = directories
+        self._seeds = tuple(directory.seed for directory in directories)
+        self._checkpoint_every = checkpoint_every
+        self._steps = [engine.steps_of_task(t) for t in range(len(engine.stream.tasks))]
+        self._checkpoints = Checkpoints(checkpoint_directory, keep=keep)
+        self._state = engine.init(self._seeds)
+        self._history = History.start(len(self._seeds), len(self._steps))
+        if self._checkpoints.latest() is not None:
+            self._state, self._history = self._checkpoints.restore(self._state)
+        self._recorders = [
+            Recorder(directory.metrics, records, tensorboard=tensorboard)
+            for directory, records in zip(directories, self._history.records, strict=True)
+        ]
+        self._underway: tuple[int, jax.Array] | None = None
+        self._display = display
+
+    def finish(self) -> dict[int, str]:
+        """Goes on from where the run stands to its end; returns the seeds that failed, and why.
+
+        Raises Stopped after a signal, with everything saved.
+        """
+        history = self._history
+        with catch_stop() as stop_signal, self._closing(), self._display.showing():
+            while history.task < len(self._steps) and self._going():
+                self._some_steps()
+                learned = history.step == self._steps[history.task]
+                signum = stop_signal()
+                if learned or signum is not None or history.step % self._checkpoint_every == 0:
+                    self._take_losses()
+                    if not self._going():
+                        break
+                    if learned:
+                        self._end_task()
+                    self._save()
+                if signum is not None and history.task < len(self._steps):
+                    raise Stopped(signum, f"task {history.task + 1}, step {history.step}")
+        return {self._seeds[position]: why for position, why in history.failed.items()}
+
+    def _going(self) -> bool:
+        return len(self._history.failed) < len(self._seeds)
+
+    @contextlib.contextmanager
+    def _closing(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            self._checkpoints.close()
+            for recorder in self._recorders:
+                recorder.close()
+
+    def _total_steps(self, task: int, step: int) -> int:
+        return sum(self._steps[:task]) + step
+
+    def _some_steps(self) -> None:
+        """One call's worth of steps, not past the task's end or the next checkpoint."""
+        history, every = self._history, self._checkpoint_every
+        end = min(
+            history.step + self._engine.steps_per_call,
+            self._steps[history.task],
+            (history.step // every + 1) * every,
+        )
+        self._state, losses = self._engine.train(
+            self._state, self._seeds, history.task, range(history.step, end)
+        )
+        # The device is busy with this call; meanwhile the host looks at the one before it.
+        self._take_losses()
+        self._underway = history.step, losses
+        history.step = end
+
+    def _take_losses(self) -> None:
+        """Waits for the call under way, and records its losses."""
+        if self._underway is None:
+            return
+        (first, losses), self._underway = self._underway, None
+        for step, by_seed in enumerate(np.asarray(losses, np.float64), start=first + 1):
+            for seed, loss in enumerate(by_seed):
+                if seed not in self._history.failed:
+                    self._take_loss(seed, step, loss)
+        self._display.step(self._history.task, first + len(losses), float(np.mean(losses)))
+
+    def _take_loss(self, seed: int, step: int, loss: float) -> None:
+        history = self._history
+        if not math.isfinite(loss):
+            self._fail(seed, f"The loss became {loss} at task {history.task + 1}, step {step}.")
+            return
+        history.losses[seed].append(loss)
+        if step % self._engine.config.log_every == 0 or step == self._steps[history.task]:
+            mean = math.fsum(history.losses[seed]) / len(history.losses[seed])
+            history.losses[seed] = []
+            self._record(seed, "train", history.task, step, loss=mean)
+
+    def _fail(self, seed: int, why: str) -> None:
+        """A seed that cannot go on; the others do."""
+        last = self._checkpoints.latest()
+        kept = (
+            "There is no checkpoint yet." if last is None else f"The state at step {last} is kept."
+        )
+        self._history.failed[seed] = f"{why} {kept} Try a smaller --learning-rate."
+
+    def _record(self, seed: int, kind: str, task: int, step: int, **values: Any) -> None:
+        total = self._total_steps(task, step)
+        record = {"kind": kind, "task": task + 1, "step": step, "total_steps": total, **values}
+        self._history.records[seed].append(record)
+        self._recorders[seed].write(record)
+
+    def _end_task(self) -> None:
+        """Evaluates on every task so far, and goes over to the next."""
+        history, task = self._history, self._history.task
+        accuracies = self._engine.accuracies(self._state, range(task + 1))
+        history.accuracy[:, task, : task + 1] = accuracies
+        alpha = self._alpha()
+        for seed, directory in enumerate(self._directories):
+            if seed in history.failed:
+                continue
+            summary = dataclasses.asdict(metrics.summary(history.accuracy[seed]))
+            measured = {name: value for name, value in summary.items() if math.isfinite(value)}
+            row = accuracies[seed].tolist()
+            self._record(seed, "eval", task, history.step, accuracies=row, **measured)
+            directory.write_matrices(
+                history.accuracy[seed],
+                alpha[seed] if self._engine.has_alpha else None,
+                [task.name for task in self._engine.stream.tasks],
+                list(self._engine.stream.sources),
+            )
+        well = [seed for seed in range(len(self._seeds)) if seed not in history.failed]
+        self._display.evaluated(task, float(accuracies[well].mean()))
+        history.task, history.step = task + 1, 0
+
+    def _alpha(self) -> np.ndarray:
+        """float64[seeds, T, T]: alpha(t, s) averaged over the steps of task t, NaN where unseen."""
+        added = np.asarray(self._state.alpha_sum, np.float64).reshape(-1, *2 * [len(self._steps)])
+        return np.where(added > 0, added, np.nan) / np.array(self._steps)[None, :, None]
+
+    def _save(self) -> None:
+        total = self._total_steps(self._history.task, self._history.step)
+        self._checkpoints.save(total, self._state, self._history)

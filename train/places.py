@@ -1,0 +1,39 @@
+"""Where a command finds data and keeps results."""
+
+import dataclasses
+import pathlib
+
+from train.config import Config
+from train.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where data are found and results are kept, and how often the state is saved."""
+
+    out: pathlib.Path = pathlib.Path("runs")
+    """Runs go to OUT/STREAM/OPTIMIZER/seed-N. The same command again resumes them."""
+    data_dir: tuple[pathlib.Path, ...] = ()
+    """Where tensorflow-datasets keeps its data; several allowed. Default: $TFDS_DATA_DIR."""
+    cache_dir: pathlib.Path | None = None
+    """Where decoded images are kept. Default: $TAG_OPTAX_CACHE, else ~/.cache/tag_optax."""
+    checkpoint_every: int = 1000
+    """Steps of a task between two checkpoints; the end of a task always makes one."""
+    keep: int = 2
+    """How many checkpoints to keep."""
+    tensorboard: bool = False
+    """Write TensorBoard scalars too."""
+    overwrite: bool = False
+    """Throw away what a run directory holds, instead of resuming it."""
+
+    def __post_init__(self) -> None:
+        for name in ("checkpoint_every", "keep"):
+            if getattr(self, name) < 1:
+                flag = "--" + name.replace("_", "-")
+                raise UserError(f"{flag} must be at least 1, and is {getattr(self, name)}.")
+
+    def experiment(self, config: Config) -> pathlib.Path:
+        return self.out / config.stream / config.optimizer
+
+    def seed_directory(self, config: Config, seed: int) -> pathlib.Path:
+        return self.experiment(config) / f"seed-{seed}"

@@ -1,0 +1,185 @@
+"""The directory of a run: what was asked, what was measured, and how to find both again."""
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+import tag_optax
+from train import config as configs
+from train.config import Config
+from train.errors import UserError
+
+_PACKAGES = ("jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
+
+
+class RunDirectory:
+    """One seed's files. Opening it checks that it is free, and that it holds the same config."""
+
+    def __init__(self, path: pathlib.Path, config: Config, seed: int, *, overwrite: bool = False):
+        self.path = path
+        self.seed = seed
+        self.config = config
+        _make(path)
+        self._lock = _lock(path)
+        if overwrite:
+            self._clear()
+        self._check_config()
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> pathlib.Path:
+        return self.path / "metrics.jsonl"
+
+    def write_environment(self, devices: list[str]) -> None:
+        _write_json(self.path / "environment.json", environment(devices))
+
+    def write_matrices(
+        self, accuracy: np.ndarray, alpha: np.ndarray | None, tasks: list[str], sources: list[str]
+    ) -> None:
+        """a[t, s] and alpha(t, s), float64[T, T], NaN where there is nothing."""
+        arrays: dict[str, Any] = {"accuracy": accuracy, "tasks": tasks, "sources": sources}
+        if alpha is not None:
+            arrays["alpha"] = alpha
+        unfinished = self.path / "accuracy.partial.npz"
+        np.savez(unfinished, **arrays)
+        unfinished.replace(self.path / "accuracy.npz")
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _clear(self) -> None:
+        for found in self.path.iterdir():
+            if found.name != _LOCK:
+                shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+    def _check_config(self) -> None:
+        path = self.path / "config.json"
+        if path.exists():
+            differences = configs.read(path).differences(self.config)
+            if differences:
+                raise UserError(
+                    f"{self.path} holds a run with other settings: {'; '.join(differences)}. "
+                    "Choose another --out, or --overwrite that run."
+                )
+        else:
+            _write_json(path, configs.to_json(self.config) | {"seed": self.seed})
+
+
+_LOCK = "lock"
+
+
+def _make(path: pathlib.Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"Cannot write to {path}: {error.strerror}. Choose another --out."
+        ) from error
+
+
+def _lock(path: pathlib.Path) -> int:
+    """Held as long as the process lives; the kernel frees it even after SIGKILL."""
+    try:
+        descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    except OSError as error:
+        raise UserError(
+            f"Cannot write to {path}: {error.strerror}. Choose another --out."
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"Another process is at work in {path}. Wait for it, or stop it.") from None
+    return descriptor
+
+
+def _write_json(path: pathlib.Path, content: Any) -> None:
+    unfinished = path.with_suffix(".partial")
+    unfinished.write_text(json.dumps(content, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+def environment(devices: list[str]) -> dict[str, Any]:
+    """What a reader needs to judge and repeat a run."""
+    return {
+        "command": " ".join(["python -m train", *sys.argv[1:]]),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "devices": devices,
+        "packages": {"tag_optax": tag_optax.__version__}
+        | {name: importlib.metadata.version(name) for name in _PACKAGES},
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that runs, if it is one."""
+    root = pathlib.Path(__file__).parents[1]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+    except subprocess.CalledProcessError:  # No commit yet, or a repository of another user.
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunResult:
+    """What a run directory says about a run."""
+
+    path: pathlib.Path
+    config: Config
+    seed: int
+    accuracy: np.ndarray
+    alpha: np.ndarray | None
+    tasks: list[str]
+    sources: list[str]
+
+    @property
+    def finished(self) -> bool:
+        return bool(np.isfinite(self.accuracy[-1]).all())
+
+
+def read_result(path: pathlib.Path) -> RunResult:
+    """Reads a run that has finished at least one task."""
+    config = configs.read(path / "config.json")
+    seed = json.loads((path / "config.json").read_text())["seed"]
+    try:
+        with np.load(path / "accuracy.npz") as found:
+            return RunResult(
+                path=path,
+                config=config,
+                seed=seed,
+                accuracy=found["accuracy"],
+                alpha=found.get("alpha"),
+                tasks=found["tasks"].tolist(),
+                sources=found["sources"].tolist(),
+            )
+    except FileNotFoundError:
+        raise UserError(f"{path} has finished no task yet.") from None
+
+
+def find_runs(roots: list[pathlib.Path]) -> list[pathlib.Path]:
+    """Every run directory below these, in order, with something measured in it."""
+    found = {path.parent for root in roots for path in root.rglob("accuracy.npz")}
+    return sorted(path for path in found if (path / "config.json").exists())

@@ -1,0 +1,100 @@
+"""Several seeds of one config: one after another, side by side in one program, or in processes."""
+
+import contextlib
+from typing import Literal
+
+import jax
+import rich.console
+
+from train import processes
+from train.config import Config
+from train.display import Display
+from train.engine import Engine
+from train.errors import UserError
+from train.loop import Run
+from train.places import Places
+from train.rundir import RunDirectory, read_result
+from train.streams import load_stream
+from train.streams.types import Stream
+
+Parallel = Literal["auto", "serial", "vmap", "processes"]
+
+
+def open_stream(config: Config, places: Places) -> Stream:
+    return load_stream(
+        config.stream,
+        num_tasks=config.num_tasks,
+        order_seed=config.order_seed,
+        shared_head=config.shared_head,
+        hold_out=0.0 if config.evaluate_on == "test" else 0.1,
+        data_dirs=places.data_dir or None,
+        cache_dir=places.cache_dir,
+    )
+
+
+def run_seeds(
+    config: Config,
+    seeds: tuple[int, ...],
+    places: Places,
+    console: rich.console.Console,
+    parallel: Parallel = "auto",
+) -> dict[int, str]:
+    """Runs or resumes every seed; returns those that failed, and why.
+
+    Raises Stopped after a signal, once everything under way is saved.
+    """
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError("--seeds must be one or more different numbers, none of them negative.")
+    if parallel == "auto":
+        # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
+        # is filled best by all seeds in one program.
+        parallel = "processes" if jax.default_backend() == "cpu" else "vmap"
+    seeds = tuple(seed for seed in seeds if not _finished(config, seed, places))
+    if len(seeds) > 1 and parallel == "processes":
+        return processes.run(config, seeds, places, console)
+    if not seeds:
+        return {}
+    stream = open_stream(config, places)
+    if parallel == "vmap":
+        return _run(Engine(config, stream, len(seeds)), seeds, places, console)
+    engine = Engine(config, stream)  # Compiled once for all seeds.
+    failed = {}
+    for seed in seeds:
+        failed |= _run(engine, (seed,), places, console)
+    return failed
+
+
+def _finished(config: Config, seed: int, places: Places) -> bool:
+    path = places.seed_directory(config, seed)
+    if places.overwrite or not (path / "accuracy.npz").exists():
+        return False
+    RunDirectory(path, config, seed).close()  # Refuses another config.
+    return read_result(path).finished
+
+
+def _run(
+    engine: Engine, seeds: tuple[int, ...], places: Places, console: rich.console.Console
+) -> dict[int, str]:
+    config = engine.config
+    with contextlib.ExitStack() as stack:
+        directories = []
+        for seed in seeds:
+            path = places.seed_directory(config, seed)
+            directory = RunDirectory(path, config, seed, overwrite=places.overwrite)
+            stack.callback(directory.close)
+            directory.write_environment([str(device) for device in jax.devices()])
+            directories.append(directory)
+        group = places.experiment(config) / ("seeds-" + "-".join(map(str, seeds)))
+        label = " ".join(["seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
+        steps = [engine.steps_of_task(task) for task in range(config.num_tasks)]
+        display = Display(console, f"{config.stream} {config.optimizer} {label}", steps)
+        run = Run(
+            engine,
+            directories,
+            (group if len(seeds) > 1 else directories[0].path) / "checkpoints",
+            checkpoint_every=places.checkpoint_every,
+            keep=places.keep,
+            tensorboard=places.tensorboard,
+            display=display,
+        )
+        return run.finish()

@@ -5,6 +5,7 @@ import dataclasses
 import pathlib
 import shlex
 import sys
+from collections.abc import Sequence
 from typing import Annotated
 
 import rich.console
@@ -14,7 +15,7 @@ from train import commands
 from train import config as configs
 from train.config import Config
 from train.data_listing import list_data
-from train.errors import UserError
+from train.errors import UserError, nearest
 from train.places import Places
 from train.seeds import Parallel
 from train.signals import Stopped
@@ -77,8 +78,12 @@ class ReportCommand:
     """Where the report goes."""
 
 
+_COMMANDS = ("run", "demo", "data", "prepare", "report")
+
+
 def parse(arguments: list[str]) -> object:
     """The command asked for, its defaults filled in from the preset it names."""
+    _check_name("command", arguments[0] if arguments else "demo", _COMMANDS)
     run = RunCommand(config=_base_config(arguments) if arguments[:1] == ["run"] else Config())
     commands = (
         Annotated[RunCommand, tyro.conf.subcommand("run", default=run)]
@@ -98,9 +103,12 @@ def parse(arguments: list[str]) -> object:
 def _base_config(arguments: list[str]) -> Config:
     """What the other options change: the preset of a stream and optimizer, or a config file."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for name in ("--stream", "--optimizer", "--config"):
-        first.add_argument(name, nargs="?")
+    first.add_argument("--config", nargs="?")
+    for name in configs.CHOICES:
+        first.add_argument("--" + name.replace("_", "-"), nargs="?")
     chosen, _ = first.parse_known_args(arguments[1:])
+    for name, valid in configs.CHOICES.items():
+        _check_name(name, getattr(chosen, name) or valid[0], valid)
     if chosen.config is None:
         default = Config()
         return configs.preset(
@@ -116,10 +124,17 @@ def _base_config(arguments: list[str]) -> Config:
     return config
 
 
+def _check_name(kind: str, name: str, valid: Sequence[str]) -> None:
+    """Says which spelling is nearest, where the parser would only list them."""
+    if name not in valid and not name.startswith("-"):
+        raise UserError(f"Unknown {kind.replace('_', '-')} {name!r}. {nearest(name, valid)}")
+
+
 def execute(command: object, console: rich.console.Console) -> bool:
     """Does what a command says; False where a part of it failed."""
     match command:
         case RunCommand():
+            configs.check_used(command.config)
             return commands.run(
                 command.config, command.seeds, command.places, command.parallel, console
             )

@@ -5,6 +5,7 @@ import json
 import pathlib
 import types
 import typing
+from collections.abc import Callable
 from typing import Any, Literal
 
 from train import presets
@@ -86,37 +87,30 @@ class Config:
     evaluate_on: Literal["test", "validation"] = "test"
     """validation: hold out 10 % of the training data, evaluate on it, never touch the test data."""
 
+    max_examples: int | None = None
+    """Use at most so many examples of each part of a task: for a quick look."""
+
     log_every: int = 50
     """Steps between two lines of losses."""
     steps_per_call: int | None = None
     """Steps inside one compiled call; None: what was measured best on the platform."""
 
     def __post_init__(self) -> None:
-        for name, valid in _CHOICES.items():
+        for name, valid in CHOICES.items():
             value = getattr(self, name)
             if value not in valid:
                 raise UserError(f"Unknown {name} {value!r}. {nearest(str(value), valid)}")
         for name in ("learning_rate", "eps"):
             _check(getattr(self, name) > 0, self, name, "must be above 0")
-        for name in ("epochs", "batch_size", "num_tasks", "num_gradients", "log_every"):
-            _check(getattr(self, name) >= 1, self, name, "must be at least 1")
+        counts = ("epochs", "batch_size", "num_tasks", "num_gradients", "log_every")
+        for name in (*counts, "max_examples", "steps_per_call"):
+            value = getattr(self, name)
+            _check(value is None or value >= 1, self, name, "must be at least 1")
         for name in ("b1", "b2", "dropout"):
             _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
         _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
         _check(self.b >= 0, self, "b", "must not be negative")
         _check(all(size >= 1 for size in self.hidden), self, "hidden", "must be sizes above 0")
-        _check(
-            self.steps_per_call is None or self.steps_per_call >= 1,
-            self,
-            "steps_per_call",
-            "must be at least 1",
-        )
-        if self.pretrained is not None and self.model != "resnet18":
-            raise UserError(f"--pretrained needs --model resnet18, not {self.model}.")
-        if self.decay != 1 and self.optimizer != "stable-sgd":
-            raise UserError(f"--decay needs --optimizer stable-sgd, not {self.optimizer}.")
-        if self.alpha_scope == "leaf" and not self.optimizer.startswith("tag-"):
-            raise UserError(f"--alpha-scope leaf needs a TAG optimizer, not {self.optimizer}.")
 
     def differences(self, other: "Config") -> list[str]:
         """The fields in which two configs differ, as lines for an error.
@@ -128,7 +122,7 @@ class Config:
         return [f"{k}: {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
 
 
-_CHOICES: dict[str, tuple[str, ...]] = {
+CHOICES: dict[str, tuple[str, ...]] = {
     "stream": typing.get_args(StreamName),
     "optimizer": typing.get_args(OptimizerName),
     "model": typing.get_args(ModelName),
@@ -152,6 +146,52 @@ def preset(stream: str, optimizer: str) -> Config:
     Config(stream=stream, optimizer=optimizer)  # type: ignore[arg-type]  # Checks the names.
     settings = presets.settings(stream, optimizer)
     return Config(stream=stream, optimizer=optimizer, **settings)  # type: ignore[arg-type]
+
+
+def _has_tag(config: Config) -> bool:
+    return config.optimizer.startswith("tag-")
+
+
+def _has_second_moments(config: Config) -> bool:
+    return _has_tag(config) or config.optimizer in ("adagrad", "rmsprop", "adam")
+
+
+# Settings that only some configs use: what they need, and whether a config has it.
+_NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
+    "b": ("a TAG optimizer", _has_tag),
+    "alpha_scope": ("a TAG optimizer", _has_tag),
+    "num_gradients": ("--optimizer tag-g", lambda config: config.optimizer == "tag-g"),
+    "b1": ("Adam or a TAG optimizer", lambda c: _has_tag(c) or c.optimizer == "adam"),
+    "b2": (
+        "an optimizer with decaying moments",
+        lambda c: _has_second_moments(c) and not c.optimizer.endswith("adagrad"),
+    ),
+    "eps": ("an adaptive optimizer", _has_second_moments),
+    "eps_in_sqrt": (
+        "RMSProp, Adam or a TAG optimizer",
+        lambda c: _has_second_moments(c) and c.optimizer != "adagrad",
+    ),
+    "decay": ("--optimizer stable-sgd", lambda config: config.optimizer == "stable-sgd"),
+    "hidden": ("--model mlp", lambda config: config.model == "mlp"),
+    "pretrained": ("--model resnet18", lambda config: config.model == "resnet18"),
+}
+
+
+def check_used(config: Config) -> None:
+    """Refuses a setting that differs from the preset and would change nothing.
+
+    >>> check_used(dataclasses.replace(preset("split-cifar100", "sgd"), b=3.0))
+    Traceback (most recent call last):
+    train.errors.UserError: --b needs a TAG optimizer; with sgd and resnet18-reduced it would ...
+    """
+    usual = preset(config.stream, config.optimizer)
+    for name, (need, has) in _NEEDS.items():
+        if getattr(config, name) != getattr(usual, name) and not has(config):
+            flag = "--" + name.replace("_", "-")
+            raise UserError(
+                f"{flag} needs {need}; with {config.optimizer} and {config.model} it would "
+                "change nothing."
+            )
 
 
 def to_json(config: Config) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def accuracy_matrix(
     names = [textwrap.fill(name, NAME_WIDTH) for name in task_names]
     tasks = len(names)
     percent = np.where(np.tri(tasks, dtype=bool), 100 * _mean_matrix(a), np.nan)
-    low, high = limits or _round_limits(percent)
+    low, high = limits or round_limits(percent)
 
     cell = max(0.5 if tasks <= MOST_NUMBERS else 0.32, _height(names))
     side = max(3.0, tasks * cell)
@@ -294,25 +294,28 @@ def _seeds_in_words(values: Mapping[str, ArrayLike]) -> str:
 
 
 def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float) -> None:
-    """The paper's grey lines, and the least possible alpha, on a logarithmic axis."""
+    """The paper's grey lines and the weight of an unrelated task, on a logarithmic axis."""
     others = _others(matrix)
     x = np.arange(1, len(matrix) + 1)
     counts = np.sum(~np.isnan(others), axis=1)
     means = np.where(counts, np.nansum(others, axis=1) / np.maximum(counts, 1), np.nan)
+    # fmax and fmin are silent where a task has no others.
+    highest, lowest = np.fmax.reduce(others, axis=1), np.fmin.reduce(others, axis=1)
     axes.set_yscale("log")
-    # Alpha is between exp(-b) and exp(b): b tells the decades, and so which labels have room.
-    decades = LogLocator(subs=(1, 2, 5) if b <= 8 else (1,))
-    axes.yaxis.set_major_locator(AutoLocator() if b < 2 else decades)
+    span = np.fmax.reduce(highest, initial=1) / np.fmin.reduce(lowest, initial=1)
+    decades = LogLocator(subs=(1, 2, 5) if span < 1e4 else (1,))
+    axes.yaxis.set_major_locator(AutoLocator() if span < 8 else decades)
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
     grey: Style = dict(color=GREY, linewidth=1.3)
-    # fmax and fmin are silent where a task has no others.
-    axes.plot(x, np.fmax.reduce(others, axis=1), "--", label="maximum over s", **grey)
+    axes.plot(x, highest, "--", label="maximum over s", **grey)
     axes.plot(x, means, "-", label="mean over s", **grey)
-    axes.plot(x, np.fmin.reduce(others, axis=1), "--", label="minimum over s", **grey)
-    least: Style = dict(color=COLOURS[1], linestyle=":", linewidth=1.8)
-    axes.axhline(math.exp(-b), label=f"$e^{{-b}}$, b = {b:g}", **least)
-    _legend(axes, r"$\alpha(t, s)$ with $s \neq t$")
+    axes.plot(x, lowest, "--", label="minimum over s", **grey)
+    unrelated: Style = dict(color=COLOURS[1], linestyle=":", linewidth=1.8)
+    axes.axhline(1, label="unrelated: 1", **unrelated)
+    # The ends of the scale are written, not drawn: they may lie decades away from every weight.
+    ends = f"same direction: $e^{{-b}}$ = {math.exp(-b):.2g}\nopposed: $e^b$ = {math.exp(b):.3g}"
+    _legend(axes, "$\\alpha(t, s)$ with $s \\neq t$\n" + ends)
 
 
 def _others(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -324,7 +327,7 @@ def _mean_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
     return over_seeds(matrix)[0] if matrix.ndim == 3 else matrix
 
 
-def _round_limits(percent: NDArray[np.float64]) -> tuple[float, float]:
+def round_limits(percent: NDArray[np.float64]) -> tuple[float, float]:
     """The range of the values, out to multiples of ten."""
     finite = percent[~np.isnan(percent)]
     if not finite.size:

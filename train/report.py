@@ -177,13 +177,20 @@ def _draw(stream: str, groups: list[Group], out: pathlib.Path) -> list[pathlib.P
             lower_is_better=field == "forgetting",
         )
         save(figure, f"final-{field}")
+    # One scale for all methods, so that their matrices can be compared.
+    limits = plots.round_limits(100 * np.stack([group.mean_accuracy() for group in groups]))
     for group in groups:
         slug = group.label.replace(" ", "-").replace("(", "").replace(")", "").replace(",", "")
         title = f"{stream}, {group.label}: accuracy on each task"
         tasks = group.runs[0].tasks
-        save(plots.accuracy_matrix(group.mean_accuracy(), tasks, title=title), f"matrix-{slug}")
+        figure = plots.accuracy_matrix(group.mean_accuracy(), tasks, title=title, limits=limits)
+        save(figure, f"matrix-{slug}")
         alpha = group.mean_alpha()
         if alpha is not None:
-            title = f"{stream}, {group.label}: weights alpha(t, s)"
+            title = f"{stream}, {group.label}: weights of the earlier tasks"
             save(plots.alpha(alpha, title=title, b=group.config.b), f"alpha-{slug}")
+            first = {g.label: np.stack([run.accuracy[:, 0] for run in g.runs]) for g in groups}
+            title = f"{stream}, {group.label}: what becomes of the first task"
+            figure = plots.alpha_and_accuracy(alpha, first, 0, title=title, b=group.config.b)
+            save(figure, f"first-task-{slug}")
     return drawn

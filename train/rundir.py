@@ -31,9 +31,13 @@ class RunDirectory:
         self.config = config
         _make(path)
         self._lock = _lock(path)
-        if overwrite:
-            self._clear()
-        self._check_config()
+        try:
+            if overwrite:
+                self._clear()
+            self._check_config()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def checkpoints(self) -> pathlib.Path:

@@ -15,13 +15,14 @@ from train.loop import Run
 from train.places import Places
 from train.rundir import RunDirectory, read_result
 from train.streams import load_stream
-from train.streams.types import Stream
+from train.streams.types import Stream, shortened
 
 Parallel = Literal["auto", "serial", "vmap", "processes"]
 
 
 def open_stream(config: Config, places: Places) -> Stream:
-    return load_stream(
+    """The stream of a config, from the places where data are found."""
+    stream = load_stream(
         config.stream,
         num_tasks=config.num_tasks,
         order_seed=config.order_seed,
@@ -30,6 +31,7 @@ def open_stream(config: Config, places: Places) -> Stream:
         data_dirs=places.data_dir or None,
         cache_dir=places.cache_dir,
     )
+    return stream if config.max_examples is None else shortened(stream, config.max_examples)
 
 
 def run_seeds(

@@ -192,6 +192,7 @@ def test_a_changed_config_is_refused_and_nothing_lost(engine, tmp_path, console)
     with pytest.raises(UserError, match=r"b: 5\.0, not 7\.0; epochs: 1, not 2") as error:
         RunDirectory(tmp_path / "seed-1", changed, 1)
     assert "--overwrite" in str(error.value)
+    RunDirectory(tmp_path / "seed-1", engine.config, 1).close()  # Nothing stays locked.
     assert_equal(before, contents(tmp_path, engine))
 
 

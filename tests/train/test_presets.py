@@ -1,5 +1,6 @@
 """The presets against the paper's appendix, and against what was measured on digits."""
 
+import dataclasses
 import itertools
 import json
 import pathlib
@@ -163,16 +164,40 @@ def test_the_models_are_the_papers():
         (dict(b=-1.0), "--b must not be negative"),
         (dict(b2=1.0), r"--b2 must lie in \[0, 1\)"),
         (dict(dropout=1.5), r"--dropout must lie in \[0, 1\)"),
-        (dict(decay=0.5, optimizer="sgd"), "--decay needs --optimizer stable-sgd"),
-        (dict(alpha_scope="leaf", optimizer="adam"), "needs a TAG optimizer"),
-        (dict(pretrained="a.npz"), "--pretrained needs --model resnet18"),
         (dict(hidden=(0,)), "--hidden must be sizes above 0"),
         (dict(steps_per_call=0), "--steps-per-call must be at least 1"),
+        (dict(max_examples=0), "--max-examples must be at least 1"),
     ],
 )
 def test_contradictions_fail_at_once(settings, message):
     with pytest.raises(config.UserError, match=message):
         Config(**settings)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "settings", "message"),
+    [
+        ("sgd", dict(b=3.0), "--b needs a TAG optimizer"),
+        ("sgd", dict(eps=1e-3), "--eps needs an adaptive optimizer"),
+        ("sgd", dict(decay=0.5), "--decay needs --optimizer stable-sgd"),
+        (
+            "adagrad",
+            dict(eps_in_sqrt=False),
+            "--eps-in-sqrt needs RMSProp, Adam or a TAG optimizer",
+        ),
+        ("tag-adagrad", dict(b2=0.9), "--b2 needs an optimizer with decaying moments"),
+        ("rmsprop", dict(b1=0.5), "--b1 needs Adam or a TAG optimizer"),
+        ("adam", dict(alpha_scope="leaf"), "--alpha-scope needs a TAG optimizer"),
+        ("tag-rmsprop", dict(num_gradients=3), "--num-gradients needs --optimizer tag-g"),
+        ("tag-rmsprop", dict(hidden=(5,)), "--hidden needs --model mlp"),
+        ("tag-rmsprop", dict(pretrained="a.npz"), "--pretrained needs --model resnet18"),
+    ],
+)
+def test_settings_without_effect_are_refused(optimizer, settings, message):
+    usual = preset("split-cifar100", optimizer)
+    config.check_used(usual)
+    with pytest.raises(config.UserError, match=message):
+        config.check_used(dataclasses.replace(usual, **settings))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One step against a plain optax loop, and the same whatever the calls it is packed into."""
 
 import dataclasses
+import typing
 
 import chex
 import jax
@@ -11,7 +12,7 @@ import pytest
 
 import tag_optax
 from train import batches, optimizers
-from train.config import Config, preset
+from train.config import Config, OptimizerName, preset
 from train.engine import Engine
 
 from .conftest import make_stream
@@ -154,6 +155,16 @@ def test_leaf_scope_gives_mean_weights(tiny, tiny_stream):
     state, _ = engine.train(state, (1,), 1, range(1))
     leaves = jax.tree.leaves(tag_optax.task_weights(state.opt_state))
     np.testing.assert_allclose(state.alpha_sum[1], np.mean(leaves, axis=0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", typing.get_args(OptimizerName))
+def test_every_optimizer_learns(tiny, tiny_stream, optimizer):
+    rate = 0.05 if optimizer.endswith("sgd") else 0.01
+    config = dataclasses.replace(tiny, optimizer=optimizer, learning_rate=rate, epochs=4)
+    engine = Engine(config, tiny_stream)
+    state, losses = learn(engine)
+    assert losses[-7:].mean() < losses[:7].mean()
+    assert (np.asarray(state.alpha_sum[2]) > 0).all() == engine.has_alpha
 
 
 def test_dropout_differs_between_steps_and_seeds(tiny):

@@ -19,67 +19,20 @@ import tensorflow_datasets as tfds
 
 from train.errors import UserError
 from train.streams import STREAMS, Examples, cache, data_status, load_stream, prepare, prepared
-from train.streams.builders.images import png
-from train.streams.registry import DATA_SETS
 from train.streams.sampling import spaced
 from train.streams.transforms import Permutation, Rotation
 
+from .tiny_data import TEST, TRAIN, write, write_all
+
 SHARED = pathlib.Path(__file__).parents[3] / "shared"
 REAL = (SHARED / "tfds", SHARED / "tfds_subset")
-SHAPES = {"cifar100": (32, 32, 3), "mini_imagenet": (90, 84, 3), "caltech_birds2011": (30, 40, 3)}
-TRAIN, TEST = 5, 2  # Examples a class of the tiny data sets.
-
-
-class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-    """Writes encoded images, which needs no TensorFlow."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    url_infos = None
-    labels: tuple[list[int], list[int]]
-    shape: tuple[int, int, int]
-
-    def _info(self):
-        return tfds.core.DatasetInfo(
-            builder=self,
-            features=tfds.features.FeaturesDict(
-                {"image": tfds.features.Image(), "label": tfds.features.Scalar(np.int64)}
-            ),
-        )
-
-    def _split_generators(self, dl_manager):
-        train, test = self.labels
-        return {"train": self._generate_examples(train), "test": self._generate_examples(test)}
-
-    def _generate_examples(self, labels):
-        for key, label in enumerate(labels):
-            yield key, {"image": png(image_of(label, key, self.shape)), "label": label}
-
-
-def image_of(label: int, key: int, shape: tuple[int, int, int]) -> np.ndarray:
-    """One grey level for the class, with a mark of the example in the corner."""
-    image = np.full(shape, label, np.uint8)
-    image[: shape[0] // 2] = 100 + key % 100
-    return image.squeeze()
-
-
-def write(directory: pathlib.Path, name: str, labels: tuple[list[int], list[int]] | None = None):
-    classes = range(DATA_SETS[name].num_classes)
-    members = dict(
-        name=name,
-        shape=SHAPES.get(name, (28, 28, 1)),
-        labels=labels or (list(classes) * TRAIN, list(classes) * TEST),
-    )
-    builder = type("Written", (Tiny,), members, skip_registration=True)
-    builder(data_dir=directory, file_format="array_record").download_and_prepare()
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory) -> dict[str, pathlib.Path]:
     """Small copies of all data sets, and a cache."""
     root = tmp_path_factory.mktemp("tiny")
-    for data_set in DATA_SETS.values():
-        if not data_set.embedded:
-            write(root / "data", data_set.name)
+    write_all(root / "data")
     return dict(data_dirs=[root / "data"], cache_dir=root / "cache")
 
 

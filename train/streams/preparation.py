@@ -30,13 +30,15 @@ def prepare(
       name: a key of `STREAMS`.
       manual_dir: holds what cannot be downloaded; by default `downloads/manual` in the data
         directory.
-      data_dir: where the data go, and the one place that is searched; by default the first of
-        the data directories, after searching all of them.
+      data_dir: where the data go; by default the first of the data directories. What any of
+        them holds already is not prepared again.
 
     >>> prepare("rotated-digits")  # Says on stderr that there is nothing to prepare.
     """
     spec = stream_spec(name)
-    directories = prepared.data_directories(data_dir)
+    directories = prepared.data_directories()
+    if data_dir is not None:
+        directories = [*prepared.data_directories(data_dir), *directories]
     for data_set in (DATA_SETS[data_set] for data_set in spec.data_sets):
         if data_set.embedded:
             print(f"{name} comes with scikit-learn: nothing to prepare", file=sys.stderr)

@@ -61,3 +61,24 @@ class Stream:
     """What a model is fed is `scale * image + offset`."""
     sources: Sequence[str]
     """Data sets with versions and sizes, for the record: "cifar100 3.0.2 (50000 + 10000)"."""
+
+
+def shortened(stream: Stream, most: int) -> Stream:
+    """The stream with at most so many examples in each part of a task, spread over the part."""
+
+    def shorten(part: Examples) -> Examples:
+        if len(part) <= most:
+            return part
+        kept = np.linspace(0, len(part) - 1, most).round().astype(np.int64)
+        return dataclasses.replace(part, rows=part.rows[kept], labels=part.labels[kept])
+
+    tasks = [
+        dataclasses.replace(
+            task,
+            train=shorten(task.train),
+            validation=shorten(task.validation),
+            test=shorten(task.test),
+        )
+        for task in stream.tasks
+    ]
+    return dataclasses.replace(stream, tasks=tasks)

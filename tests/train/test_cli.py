@@ -1,0 +1,267 @@
+"""The command line as a user meets it: every command, every stream, and what one can get wrong."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from train.__main__ import main
+from train.rundir import read_result
+from train.streams import STREAMS, prepare
+
+from .tiny_data import write_all
+
+ROOT = pathlib.Path(__file__).parents[2]
+SHARED = ROOT.parent / "shared"
+QUICK = ["--stream", "rotated-digits", "--num-tasks", "2", "--max-examples", "40"]
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    """Nothing of the machine's own data or settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "data"))
+    monkeypatch.setenv("TAG_OPTAX_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # For the processes that commands start.
+
+
+def test_run_and_again(tmp_path, capsys):
+    command = ["run", *QUICK, "--optimizer", "tag-rmsprop", "--seeds", "3"]
+    assert main(command) == 0
+    first = capsys.readouterr().out
+    assert "task 2/2 learned" in first
+    assert "tag-rmsprop" in first
+    run = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-3"
+    assert json.loads((run / "config.json").read_text())["seed"] == 3
+    environment = json.loads((run / "environment.json").read_text())
+    assert environment["packages"].keys() >= {"tag_optax", "jax", "optax", "flax"}
+    assert environment["devices"]
+    before = (run / "metrics.jsonl").stat().st_mtime_ns
+    assert main(command) == 0  # Finished: only the table is made again.
+    assert "learned" not in capsys.readouterr().out.partition("optimizer")[0]
+    assert (run / "metrics.jsonl").stat().st_mtime_ns == before
+    plots = list((run.parent / "report").glob("*.png"))
+    assert len(plots) == 6
+
+
+@pytest.mark.parametrize("parallel", ["serial", "vmap"])
+def test_several_seeds(tmp_path, capsys, parallel):
+    assert main(["run", *QUICK, "--seeds", "1", "2", "--parallel", parallel]) == 0
+    runs = [read_result(tmp_path / f"runs/rotated-digits/tag-rmsprop/seed-{s}") for s in (1, 2)]
+    assert all(run.finished for run in runs)
+    assert not np.array_equal(runs[0].accuracy, runs[1].accuracy)
+    assert "±" in capsys.readouterr().out
+
+
+def test_seeds_in_processes_and_one_that_fails(tmp_path, capsys):
+    blocked = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-2"
+    blocked.mkdir(parents=True)
+    (blocked / "config.json").write_text("{}")  # Another run's, with other settings.
+    code = main(["run", *QUICK, "--seeds", "1", "2", "--parallel", "processes"])
+    said = capsys.readouterr().out
+    assert code == 1
+    assert read_result(blocked.parent / "seed-1").finished
+    assert "seed 2 failed" in said
+    assert "other settings" in said
+    assert (blocked / "config.json").read_text() == "{}"
+
+
+def test_demo(tmp_path, capsys):
+    """The embedded comparison shows what it promises, at two seeds here."""
+    assert main(["demo", "--seeds", "1", "2"]) == 0
+    report = tmp_path / "runs/rotated-digits/report"
+    rows = (report / "results.csv").read_text().splitlines()[1:]
+    found = {
+        name: [row.split(",") for row in rows if row.split(",")[1] == name]
+        for name in ("rmsprop", "tag-rmsprop")
+    }
+    assert [len(runs) for runs in found.values()] == [2, 2]
+    accuracy, forgetting = (
+        {name: np.mean([float(run[column]) for run in runs]) for name, runs in found.items()}
+        for column in (4, 5)
+    )
+    assert accuracy["tag-rmsprop"] > accuracy["rmsprop"]
+    assert forgetting["tag-rmsprop"] < forgetting["rmsprop"]
+    said = capsys.readouterr().out
+    assert "report.md" in said
+    for name in ("accuracy", "final-forgetting", "matrix-rmsprop", "alpha-tag-rmsprop"):
+        assert (report / f"rotated-digits-{name}.png").stat().st_size > 10_000
+
+
+def test_no_command_is_the_demo(monkeypatch):
+    from train import __main__ as command_line
+
+    assert isinstance(command_line.parse([]), command_line.DemoCommand)
+
+
+def test_report_of_chosen_runs(tmp_path, capsys):
+    for optimizer, extra in (("sgd", []), ("tag-rmsprop", []), ("tag-rmsprop", ["--b", "1"])):
+        out = "first" if not extra else "second"
+        assert main(["run", *QUICK, "--optimizer", optimizer, "--out", out, *extra]) == 0
+    capsys.readouterr()
+    assert main(["report", "first", "second", "--out", "together"]) == 0
+    said = capsys.readouterr().out
+    assert "tag-rmsprop (b 1.0)" in said  # What tells two configs apart is named.
+    assert "tag-rmsprop (b 5.0)" in said
+    page = (tmp_path / "together/report.md").read_text()
+    assert page.count("| sgd |") == 1
+    for line in page.splitlines():
+        if line.startswith("!["):
+            assert (tmp_path / "together" / line.partition("(")[2].rstrip(")")).exists()
+    assert len((tmp_path / "together/results.csv").read_text().splitlines()) == 4
+
+
+def test_report_of_nothing(tmp_path, capsys):
+    (tmp_path / "empty").mkdir()
+    assert main(["report", "empty"]) == 2
+    assert "No finished run" in capsys.readouterr().err
+    assert main(["report", "nowhere"]) == 2
+    assert "no directory nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if name != "rotated-digits"])
+def test_missing_data_name_the_command(name, capsys):
+    assert main(["run", "--stream", name]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ")
+    assert f"python -m train prepare {name}" in said
+    assert not pathlib.Path("runs").exists()
+
+
+def test_data_lists_every_stream(tmp_path, capsys):
+    assert main(["data"]) == 0
+    said = capsys.readouterr().out
+    for name in STREAMS:
+        assert name in said
+    assert str(tmp_path / "data") in said
+    assert said.count("missing") == 10
+    assert "python -m train prepare split-cifar100" in said
+    assert "comes with scikit-learn" in said
+
+
+def test_prepare_the_embedded_stream(capsys):
+    assert main(["prepare", "rotated-digits"]) == 0
+    assert "nothing to prepare" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rum"], "Did you mean run"),
+        (["run", "--stream", "split-cifar10"], "Did you mean split-cifar100"),
+        (["run", "--optimizer", "tag-rmsprob"], "Did you mean tag-rmsprop"),
+        (["run", "--model", "resnet"], "Did you mean resnet18"),
+        (["run", "--learning-rat", "1"], "--learning-rate"),
+        (["run", "--learning-rate", "fast"], "fast"),
+        (["run", "--learning-rate", "-1"], "--learning-rate must be above 0"),
+        (["run", "--optimizer", "sgd", "--b", "3"], "--b needs a TAG optimizer"),
+        (["run", *QUICK, "--seeds"], "--seeds must be"),
+        (["run", *QUICK, "--seeds", "1", "1"], "--seeds must be"),
+        (["run", *QUICK, "--keep", "0"], "--keep must be at least 1"),
+        (["run", "--stream", "rotated-digits", "--num-tasks", "13"], "12"),
+        (["run", "--config", "nowhere.json"], "no config file nowhere.json"),
+        (["prepare", "split-cifar10"], "split-cifar100"),
+    ],
+)
+def test_mistakes_fail_before_any_work(capsys, arguments, message):
+    with pytest.raises(SystemExit) as exit_code:
+        raise SystemExit(main(arguments))
+    assert exit_code.value.code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err + captured.out
+    assert "Traceback" not in captured.err
+    assert not pathlib.Path("runs").exists()
+
+
+def test_a_config_file_and_what_contradicts_it(tmp_path, capsys):
+    assert main(["run", *QUICK, "--optimizer", "adam"]) == 0
+    file = tmp_path / "runs/rotated-digits/adam/seed-1/config.json"
+    assert main(["run", "--config", str(file), "--out", "other", "--epochs", "2"]) == 0
+    again = json.loads((tmp_path / "other/rotated-digits/adam/seed-1/config.json").read_text())
+    assert again == json.loads(file.read_text()) | {"epochs": 2}
+    capsys.readouterr()
+    assert main(["run", "--config", str(file), "--optimizer", "sgd"]) == 2
+    assert "contradicts" in capsys.readouterr().err
+
+
+def test_a_changed_setting_is_refused_by_name(capsys):
+    assert main(["run", *QUICK]) == 0
+    assert main(["run", *QUICK, "--learning-rate", "0.5"]) == 2
+    assert "learning_rate: 0.001, not 0.5" in capsys.readouterr().err
+    assert main(["run", *QUICK, "--learning-rate", "0.5", "--overwrite"]) == 0
+
+
+@pytest.mark.parametrize("command", ["", "run", "demo", "data", "prepare", "report"])
+def test_help(capsys, command):
+    with pytest.raises(SystemExit) as exit_code:
+        main([*([command] if command else []), "--help"])
+    assert exit_code.value.code == 0
+    assert "usage: python -m train" in capsys.readouterr().out
+
+
+def test_help_shows_the_preset(capsys):
+    with pytest.raises(SystemExit):
+        main(["run", "--stream", "split-cub", "--optimizer", "tag-adam", "--help"])
+    said = capsys.readouterr().out
+    assert "Step size. (default: 0.0001)" in said
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(tmp_path, signum):
+    command = [sys.executable, "-m", "train", "run", "--stream", "rotated-digits"]
+    command += ["--epochs", "50", "--steps-per-call", "1"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    run = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-1"
+    while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signum)
+    said, _ = process.communicate()
+    assert process.returncode == 128 + signum
+    last = said.splitlines()[-1]
+    assert "everything is saved" in last
+    assert "python -m train run --stream rotated-digits --epochs 50" in last
+    assert any((run / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_stream_to_its_end(name, tmp_path, capsys):
+    """On tiny stand-ins, with a network that compiles fast; the real ones are tested below."""
+    write_all(tmp_path / "data")
+    code = main(["run", "--stream", name, "--model", "mlp", "--hidden", "8"])
+    assert code == 0, capsys.readouterr()
+    result = read_result(tmp_path / f"runs/{name}/tag-rmsprop/seed-1")
+    assert result.finished
+    assert len(result.accuracy) == STREAMS[name].default_tasks
+
+
+@pytest.fixture(scope="session")
+def real_data(tmp_path_factory):
+    """The data at hand: prepared ones, and two that our builders prepare from raw files."""
+    if not SHARED.exists():
+        pytest.skip("the real data are not here")
+    made = tmp_path_factory.mktemp("prepared")
+    places = [SHARED / "tfds", SHARED / "tfds_subset", made]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TFDS_DATA_DIR", os.pathsep.join(map(str, places)))
+        for name in ("split-mini-imagenet", "five-datasets"):
+            prepare(name, manual_dir=SHARED / "raw", data_dir=made)
+    return ["--data-dir", *map(str, places), "--cache-dir", str(tmp_path_factory.mktemp("cache"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STREAMS)
+def test_every_stream_on_real_data(name, tmp_path, real_data, capsys):
+    """The preset's own network, on a few examples of every task."""
+    short = ["--batch-size", "4", "--max-examples", "8"]
+    code = main(["run", "--stream", name, *short, *real_data])
+    assert code == 0, capsys.readouterr()
+    result = read_result(tmp_path / f"runs/{name}/tag-rmsprop/seed-1")
+    assert result.finished
+    assert len(result.accuracy) == STREAMS[name].default_tasks

@@ -7,6 +7,7 @@ import rich.console
 import rich.text
 
 from train.streams import STREAMS, DataStatus, data_status
+from train.streams.commands import prepare_advice
 
 
 def list_data(data_dirs: tuple[pathlib.Path, ...], console: rich.console.Console) -> None:
@@ -21,9 +22,9 @@ def list_data(data_dirs: tuple[pathlib.Path, ...], console: rich.console.Console
         _say(console, f"  {spec.summary}")
         for status in statuses:
             _say(console, "  " + describe(status))
-        command = next((status.command for status in statuses if not status.present), "")
-        if command:
-            _say(console, f"  {command}")
+        missing = [status.data_set for status in statuses if not status.present]
+        if missing:
+            _say(console, f"  {prepare_advice(spec, missing)}")
 
 
 def describe(status: DataStatus) -> str:

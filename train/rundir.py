@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import zipfile
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,8 @@ def read_result(path: pathlib.Path) -> RunResult:
             )
     except FileNotFoundError:
         raise UserError(f"{path} has finished no task yet.") from None
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise UserError(f"{path / 'accuracy.npz'} cannot be read ({error}).") from error
 
 
 def find_runs(roots: list[pathlib.Path]) -> list[pathlib.Path]:

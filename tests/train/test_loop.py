@@ -290,6 +290,13 @@ def test_plain_lines_without_a_terminal(engine, tmp_path, console):
     assert all("accuracy" in line and "%" in line for line in said)
 
 
+def test_a_damaged_matrix_is_named(engine, tmp_path, console):
+    start(engine, tmp_path, console)
+    (tmp_path / "seed-1/accuracy.npz").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"accuracy\.npz cannot be read"):
+        read_result(tmp_path / "seed-1")
+
+
 def test_find_runs(engine, tmp_path, console):
     start(engine, tmp_path / "a", console)
     (tmp_path / "b").mkdir()

@@ -163,7 +163,7 @@ def test_every_optimizer_learns(tiny, tiny_stream, optimizer):
     config = dataclasses.replace(tiny, optimizer=optimizer, learning_rate=rate, epochs=4)
     engine = Engine(config, tiny_stream)
     state, losses = learn(engine)
-    assert losses[-7:].mean() < losses[:7].mean()
+    assert losses[21:28].mean() < losses[:7].mean()  # The last pass over task 1, and the first.
     assert (np.asarray(state.alpha_sum[2]) > 0).all() == engine.has_alpha
 
 

@@ -51,7 +51,9 @@ class Engine:
             config.model, jax.default_backend()
         )
         height, width, _ = stream.image_shape
-        self._evaluated = int(np.clip(_EVALUATED_PIXELS // (height * width), 16, 500))
+        longest = max(len(self._judged(task)) for task in range(len(stream.tasks)))
+        fitting = int(np.clip(_EVALUATED_PIXELS // (height * width), 16, 500))
+        self._evaluated = min(longest, fitting)
         tx = optimizers.make(config)
         graphdef, params, _ = self._fresh_model(seed=0)
         self.problem = step.make_problem(graphdef, tx, stream)

@@ -53,7 +53,7 @@ def environment(module: str) -> dict[str, Any]:
         command = ["git", "-C", str(RESULTS.parent), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "tag_optax", "benchmarks/*.py")
+    changed = git("status", "--porcelain", "--", "tag_optax", "train", "benchmarks/*.py")
     return {
         "command": " ".join(["python -m", module, *sys.argv[1:]]),
         "commit": git("rev-parse", "--short", "HEAD") + ("+changes" if changed else ""),

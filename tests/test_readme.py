@@ -73,3 +73,10 @@ def test_the_cost_table_is_what_was_measured():
         for written, name in ((rmsprop, "rmsprop_ms"), (tag, "tag_ms")):
             decimals = len(written.partition(".")[2])
             assert abs(float(written) - found[name]) <= 0.51 * 10.0**-decimals
+
+
+def test_the_cost_of_the_loop_is_what_was_measured():
+    results = README.parent / "benchmarks/results/stream_throughput.json"
+    measured = json.loads(results.read_text())["against_the_gradient"]["ratio"]
+    (written,) = re.findall(r"takes ([\d.]+) x the bare gradient", README.read_text())
+    assert float(written) == round(measured, 2)

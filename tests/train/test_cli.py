@@ -230,11 +230,18 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, signum):
     assert any((run / "checkpoints").iterdir())
 
 
+@pytest.fixture(scope="session")
+def stand_ins(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("stand-ins")
+    write_all(directory)
+    return ["--data-dir", str(directory)]
+
+
 @pytest.mark.parametrize("name", STREAMS)
-def test_every_stream_to_its_end(name, tmp_path, capsys):
+def test_every_stream_to_its_end(name, tmp_path, stand_ins, capsys):
     """On tiny stand-ins, with a network that compiles fast; the real ones are tested below."""
-    write_all(tmp_path / "data")
-    code = main(["run", "--stream", name, "--model", "mlp", "--hidden", "8"])
+    small = ["--model", "mlp", "--hidden", "8", "--max-examples", "10"]
+    code = main(["run", "--stream", name, *small, *stand_ins])
     assert code == 0, capsys.readouterr()
     result = read_result(tmp_path / f"runs/{name}/tag-rmsprop/seed-1")
     assert result.finished

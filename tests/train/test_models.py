@@ -240,10 +240,10 @@ def test_odd_images():
 
 def test_images_of_any_type_give_float32():
     model = build("mlp", side=2)
-    x = jnp.asarray(np.arange(12).reshape(1, 2, 2, 3))
-    logits = [
-        apply_model(*model, x.astype(dtype), train=False)[0] for dtype in ("uint8", "float64")
-    ]
+    x = np.arange(12).reshape(1, 2, 2, 3)
+    with jax.enable_x64(True):
+        images = [jnp.asarray(x, dtype) for dtype in ("uint8", "float64")]
+        logits = [apply_model(*model, image, train=False)[0] for image in images]
     assert logits[0].dtype == logits[1].dtype == jnp.float32
     np.testing.assert_array_equal(*logits)
 

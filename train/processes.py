@@ -24,10 +24,18 @@ _LOOK_EVERY = 0.2  # seconds
 
 
 def run(
-    config: Config, seeds: Sequence[int], places: Places, console: rich.console.Console
+    config: Config,
+    seeds: Sequence[int],
+    places: Places,
+    console: rich.console.Console,
+    *,
+    together: int,
 ) -> dict[int, str]:
-    """Runs every seed in a process of its own; returns those that failed, and why."""
-    free = _share_cores(len(seeds))
+    """Runs every seed in a process of its own; returns those that failed, and why.
+
+    The cores are dealt out as for `together` seeds, whether or not some have finished before.
+    """
+    free = share_cores(together)
     waiting, working, failed = list(seeds), {}, {}
     with tempfile.TemporaryDirectory() as scratch, catch_stop() as stop_signal:
         file = pathlib.Path(scratch) / "config.json"
@@ -92,13 +100,14 @@ def _command(config_file: pathlib.Path, seed: int, places: Places) -> list[str]:
     return command
 
 
-def _share_cores(num_seeds: int) -> list[set[int]]:
-    """The cores, dealt out to as many workers as can be busy at once."""
+def share_cores(num_seeds: int) -> list[set[int]]:
+    """The cores, the same number for each of as many workers as can be busy at once."""
     if not hasattr(os, "sched_getaffinity"):  # Only Linux lets a process choose.
         return [set()] * min(num_seeds, os.cpu_count() or 1)
     cores = sorted(os.sched_getaffinity(0))
     workers = min(num_seeds, len(cores))
-    return [set(cores[i::workers]) for i in range(workers)]
+    share = len(cores) // workers
+    return [set(cores[i * share : (i + 1) * share]) for i in range(workers)]
 
 
 @contextmanager

@@ -51,12 +51,15 @@ def run_seeds(
         # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
         # is filled best by all seeds in one program.
         parallel = "processes" if jax.default_backend() == "cpu" else "vmap"
+    together = len(seeds)
     seeds = tuple(seed for seed in seeds if not _finished(config, seed, places))
-    if len(seeds) > 1 and parallel == "processes":
-        return processes.run(config, seeds, places, console)
     if not seeds:
         return {}
+    # For processes too: missing data are said once, and decoded once.
     stream = open_stream(config, places)
+    if together > 1 and parallel == "processes":
+        # As many cores for each as before a stop: their number decides the order of sums.
+        return processes.run(config, seeds, places, console, together=together)
     if parallel == "vmap":
         return _run(Engine(config, stream, len(seeds)), seeds, places, console)
     engine = Engine(config, stream)  # Compiled once for all seeds.

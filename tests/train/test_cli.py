@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from train import processes
 from train.__main__ import main
 from train.rundir import read_result
 from train.streams import STREAMS, prepare
@@ -72,6 +73,29 @@ def test_seeds_in_processes_and_one_that_fails(tmp_path, capsys):
     assert (blocked / "config.json").read_text() == "{}"
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="no choice of cores here")
+def test_cores_are_shared_equally(monkeypatch):
+    """Sums depend on the number of cores: all seeds of a command must have the same."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1, 2, 5, 7})
+    assert processes.share_cores(9) == [{0}, {1}, {2}, {5}, {7}]
+    assert processes.share_cores(2) == [{0, 1}, {2, 5}]
+    assert processes.share_cores(1) == [{0, 1, 2, 5, 7}]
+
+
+def test_a_seed_left_over_gets_the_cores_it_had(tmp_path, monkeypatch):
+    command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", "processes"]
+    assert main(["run", *QUICK, "--seeds", "1"]) == 0
+    asked = {}
+
+    def note(config, seeds, places, console, *, together):
+        asked[tuple(seeds)] = together
+        return {}
+
+    monkeypatch.setattr(processes, "run", note)
+    main(command)
+    assert asked == {(2,): 2}
+
+
 def test_demo(tmp_path, capsys):
     """The embedded comparison shows what it promises, at two seeds here."""
     assert main(["demo", "--seeds", "1", "2"]) == 0
@@ -127,7 +151,7 @@ def test_report_of_nothing(tmp_path, capsys):
 
 @pytest.mark.parametrize("name", [name for name in STREAMS if name != "rotated-digits"])
 def test_missing_data_name_the_command(name, capsys):
-    assert main(["run", "--stream", name]) == 2
+    assert main(["run", "--stream", name, "--seeds", "1", "2"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("error: ")
     assert f"python -m train prepare {name}" in said

@@ -56,9 +56,16 @@ def follow(tx, stream, params_sharding=None, state_shardings=None):
 
 @pytest.mark.parametrize("axis_types", AXIS_TYPES)
 @pytest.mark.parametrize("task_axis", [None, "data"])
-@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
 @pytest.mark.parametrize(
-    ("relatedness", "dtype"), [("cosine", None), ("self", None), ("cosine", "bfloat16")]
+    ("relatedness", "dtype", "alpha_scope"),
+    [
+        ("cosine", None, "global"),
+        ("cosine", None, "leaf"),
+        ("self", None, "global"),
+        ("cosine", "bfloat16", "global"),
+        pytest.param("self", None, "leaf", marks=pytest.mark.slow),
+        pytest.param("cosine", "bfloat16", "leaf", marks=pytest.mark.slow),
+    ],
 )
 def test_a_mesh_changes_nothing(axis_types, task_axis, alpha_scope, relatedness, dtype):
     mesh = mesh_of(axis_types)

@@ -30,17 +30,18 @@ class Display:
         self._accuracy = ""
         self._live = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(bar_width=20),
+            rich.progress.BarColumn(bar_width=10),
             rich.progress.TextColumn("{task.fields[status]}"),
             console=console,
             transient=True,
         )
-        self._bar = self._live.add_task(label, total=sum(steps), status="compiling")
+        self._bar = self._live.add_task("", total=sum(steps), status="compiling")
 
     @contextlib.contextmanager
     def showing(self) -> Iterator[None]:
         """Draws the live line for as long as the context is open, if there is a terminal."""
         if self._console.is_terminal:
+            self._console.print(self._label, highlight=False)
             with self._live:
                 yield
         else:
@@ -55,20 +56,22 @@ class Display:
         elapsed, since = now - self._began[0], done - self._began[1]
         speed = since / elapsed if elapsed and since else 0.0
         left = duration((sum(self._steps) - done) / speed) if speed else "?"
+        where = f"task {task + 1}/{len(self._steps)}"
         status = (
-            f"task {task + 1}/{len(self._steps)}  step {step}/{self._steps[task]}  "
-            f"{speed:.1f} steps/s  loss {loss:.3f}{self._accuracy}  {left} left"
+            f"step {step}/{self._steps[task]}  {speed:.1f} steps/s  "
+            f"loss {loss:.3f}{self._accuracy}  {left} left"
         )
         if self._console.is_terminal:
-            self._live.update(self._bar, completed=done, status=status)
+            self._live.update(self._bar, completed=done, description=where, status=status)
         elif now - self._said > 10:
-            self._say(status)
+            self._say(f"{where}  {status}")
 
     def evaluated(self, task: int, accuracy: float) -> None:
         """After a task: the average accuracy over the tasks so far."""
-        self._accuracy = f"  accuracy {100 * accuracy:.1f} %"
+        self._accuracy = f"  acc {100 * accuracy:.1f} %"
         if not self._console.is_terminal:
-            self._say(f"task {task + 1}/{len(self._steps)} learned{self._accuracy}")
+            learned = f"task {task + 1}/{len(self._steps)} learned"
+            self._say(f"{learned}  average accuracy {100 * accuracy:.1f} %")
 
     def _say(self, status: str) -> None:
         self._said = time.monotonic()

@@ -11,6 +11,8 @@ import rich.console
 from train.config import Config
 from train.streams.types import Examples, Stream, Task
 
+from .tiny_data import write
+
 
 @pytest.fixture(autouse=True)
 def strict_numerics() -> Iterator[None]:
@@ -64,3 +66,10 @@ def make_stream(num_tasks: int = 3, train: int = 26, test: int = 9, seed: int = 
 @pytest.fixture(scope="session")
 def tiny_stream() -> Stream:
     return make_stream()
+
+
+@pytest.fixture
+def mnist(tmp_path) -> dict[str, object]:
+    """A small copy of MNIST, and an empty cache: arguments of `load_stream`."""
+    write(tmp_path / "data", "mnist")
+    return dict(data_dirs=[tmp_path / "data"], cache_dir=tmp_path / "cache")

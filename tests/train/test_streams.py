@@ -1,28 +1,21 @@
-"""Streams: tasks and heads, where data are found, the cache, transforms.
+"""Streams: tasks and heads, what is held out, what is refused, where data are found.
 
 On tiny data sets that are written here, and on real ones where they are beside the checkout.
 """
 
-import concurrent.futures
 import json
-import multiprocessing
 import os
 import pathlib
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
-import scipy.ndimage
 import tensorflow_datasets as tfds
 
 from train.errors import UserError
 from train.streams import STREAMS, Examples, cache, data_status, load_stream, prepare, prepared
 from train.streams.sampling import spaced
-from train.streams.transforms import Permutation, Rotation
 
-from .tiny_data import TEST, TRAIN, write, write_all
+from .tiny_data import TEST, TRAIN, damage, write, write_all
 
 SHARED = pathlib.Path(__file__).parents[3] / "shared"
 REAL = (SHARED / "tfds", SHARED / "tfds_subset")
@@ -34,17 +27,6 @@ def tiny(tmp_path_factory) -> dict[str, pathlib.Path]:
     root = tmp_path_factory.mktemp("tiny")
     write_all(root / "data")
     return dict(data_dirs=[root / "data"], cache_dir=root / "cache")
-
-
-@pytest.fixture
-def mnist(tmp_path) -> dict[str, pathlib.Path]:
-    write(tmp_path / "data", "mnist")
-    return dict(data_dirs=[tmp_path / "data"], cache_dir=tmp_path / "cache")
-
-
-def damage(file: pathlib.Path) -> None:
-    """Cuts a file in half."""
-    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 # Tasks and heads.
@@ -368,173 +350,6 @@ def test_data_status(mnist):
     after = statuses()
     assert after["rotated-mnist", "mnist"].cached
     assert not after["five-datasets", "mnist"].cached  # Another size and colour.
-
-
-# The cache.
-
-
-def test_cache_is_used(mnist, capsys):
-    first = load_stream("rotated-mnist", **mnist)
-    assert "decoding mnist train: 50 images, once" in capsys.readouterr().err
-    again = load_stream("rotated-mnist", **mnist)
-    assert capsys.readouterr().err == ""
-    assert isinstance(again.tasks[0].train.images, np.memmap)
-    np.testing.assert_array_equal(first.tasks[0].train.images, again.tasks[0].train.images)
-    assert first.sources == ["mnist 1.0.0 (50 + 20, a subset of 60000 + 10000)"]
-
-
-def test_cache_keys(mnist, tmp_path):
-    """Other sizes, and other data of the same name and version, have entries of their own."""
-    load_stream("rotated-mnist", **mnist)
-    load_stream("permuted-mnist", **mnist)
-    assert len(list(mnist["cache_dir"].iterdir())) == 2
-    write(tmp_path, "cifar10")
-    load_stream(
-        "five-datasets",
-        num_tasks=2,
-        data_dirs=[*mnist["data_dirs"], tmp_path],
-        cache_dir=mnist["cache_dir"],
-    )
-    assert len(list(mnist["cache_dir"].glob("mnist-*"))) == 4
-    labels = (list(range(10)) * TRAIN)[::-1], list(range(10)) * (TEST + 1)
-    write(tmp_path / "other", "mnist", labels)
-    other = load_stream(
-        "rotated-mnist", data_dirs=[tmp_path / "other"], cache_dir=mnist["cache_dir"]
-    )
-    assert len(other.tasks[0].test) == 10 * (TEST + 1)
-
-
-@pytest.mark.parametrize("file", ["images.npy", "labels.npy"])
-@pytest.mark.parametrize("harm", [damage, pathlib.Path.unlink, lambda path: path.write_bytes(b"")])
-def test_damaged_cache_is_rebuilt(mnist, capsys, file, harm):
-    load_stream("rotated-mnist", **mnist)
-    (entry,) = mnist["cache_dir"].glob("mnist-*-train-*")
-    harm(entry / file)
-    capsys.readouterr()
-    stream = load_stream("rotated-mnist", **mnist)
-    messages = capsys.readouterr().err.splitlines()
-    assert len(messages) == 2
-    assert "is damaged" in messages[0]
-    assert stream.tasks[0].train.take(np.arange(50))[0].max() > 0
-    load_stream("rotated-mnist", **mnist)
-    assert capsys.readouterr().err == ""
-    assert len(list(mnist["cache_dir"].iterdir())) == 2
-
-
-def test_leftovers_are_no_cache(mnist, monkeypatch):
-    """Whoever fails half way leaves nothing; whoever is killed leaves what nobody opens."""
-    blocks = cache.decode.blocks
-
-    def interrupted(*arguments):
-        yield next(blocks(*arguments))
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(cache.decode, "blocks", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            load_stream("rotated-mnist", **mnist)
-    assert not list(mnist["cache_dir"].iterdir())
-    load_stream("rotated-mnist", **mnist)
-    (entry,) = mnist["cache_dir"].glob("mnist-*-train-*")
-    entry.rename(entry.with_name(f".{entry.name}-killed"))
-    damage(entry.with_name(f".{entry.name}-killed") / "images.npy")
-    assert len(load_stream("rotated-mnist", **mnist).tasks[0].train) == 50
-
-
-def _load(arguments) -> int:
-    return int(load_stream("rotated-mnist", **arguments).tasks[0].train.images.sum())
-
-
-def test_processes_race(mnist):
-    context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(3, mp_context=context) as pool:
-        sums = list(pool.map(_load, [mnist] * 3))
-    assert len(set(sums)) == 1
-    assert len(list(mnist["cache_dir"].iterdir())) == 2
-
-
-def test_losing_the_race(mnist, monkeypatch):
-    """The entry appears while this process decodes: both arrays are good, one entry stays."""
-    blocks = cache.decode.blocks
-    rivals = []
-
-    def slow(*arguments):
-        monkeypatch.setattr(cache.decode, "blocks", blocks)
-        rivals.append(load_stream("rotated-mnist", **mnist))
-        yield from blocks(*arguments)
-
-    monkeypatch.setattr(cache.decode, "blocks", slow)
-    stream = load_stream("rotated-mnist", **mnist)
-    np.testing.assert_array_equal(stream.tasks[0].train.images, rivals[0].tasks[0].train.images)
-    assert len(list(mnist["cache_dir"].iterdir())) == 2
-
-
-def test_cache_that_cannot_be_written(mnist, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"Cannot keep decoded images .* TAG_OPTAX_CACHE"):
-        load_stream("rotated-mnist", data_dirs=mnist["data_dirs"], cache_dir=tmp_path / "file")
-
-
-def test_reading_imports_no_tensorflow(mnist):
-    script = (
-        "import sys\n"
-        "from train.streams import load_stream\n"
-        f"arguments = dict(data_dirs=[{str(mnist['data_dirs'][0])!r}],"
-        f" cache_dir={str(mnist['cache_dir'])!r})\n"
-        "load_stream('rotated-mnist', **arguments)\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", script],
-        cwd=pathlib.Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stderr.splitlines() == [
-        "decoding mnist train: 50 images, once",
-        "decoding mnist test: 20 images, once",
-    ]
-
-
-# Transforms.
-
-
-@pytest.mark.parametrize("degrees", [30, 60, 90, 120, 210, 330, 17])
-@pytest.mark.parametrize("shape", [(28, 28, 1), (16, 16, 1), (9, 9, 3)])
-def test_rotation_equals_scipy(degrees, shape):
-    images = np.random.default_rng(0).integers(0, 256, (3, *shape)).astype(np.uint8)
-    expected = scipy.ndimage.rotate(
-        images.astype(float), degrees, axes=(2, 1), reshape=False, order=1, mode="grid-constant"
-    )
-    rotated = Rotation(shape[:2], degrees)(images)
-    assert rotated.dtype == np.uint8
-    np.testing.assert_allclose(rotated, expected, atol=0.51)
-
-
-@pytest.mark.parametrize("quarters", range(5))
-def test_quarter_turns_are_exact(quarters):
-    images = np.random.default_rng(0).integers(0, 256, (5, 28, 28, 1)).astype(np.uint8)
-    turned = Rotation((28, 28), 90 * quarters)(images)
-    np.testing.assert_array_equal(turned, np.rot90(images, quarters, axes=(1, 2)))
-
-
-def test_permutation():
-    order = np.random.default_rng(0).permutation(16)
-    images = np.random.default_rng(1).integers(0, 256, (2, 4, 4, 3)).astype(np.uint8)
-    permuted = Permutation(order)(images)
-    np.testing.assert_array_equal(permuted.reshape(2, 16, 3), images.reshape(2, 16, 3)[:, order])
-
-
-def test_transforms_are_fast():
-    images = np.random.default_rng(0).integers(0, 256, (10, 28, 28, 1)).astype(np.uint8)
-    for transform in (Rotation((28, 28), 30), Permutation(np.arange(784)[::-1])):
-        times = []
-        for _ in range(50):
-            start = time.perf_counter()
-            transform(images)
-            times.append(time.perf_counter() - start)
-        assert min(times) < 1e-3
 
 
 # Real data.

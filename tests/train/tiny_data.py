@@ -59,3 +59,8 @@ def write_all(directory: pathlib.Path) -> None:
     for data_set in DATA_SETS.values():
         if not data_set.embedded:
             write(directory, data_set.name)
+
+
+def damage(file: pathlib.Path) -> None:
+    """Cuts a file in half."""
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

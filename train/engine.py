@@ -55,7 +55,10 @@ class Engine:
         fitting = int(np.clip(_EVALUATED_PIXELS // (height * width), 16, 500))
         self._evaluated = min(longest, fitting)
         tx = optimizers.make(config)
-        graphdef, params, _ = self._fresh_model(seed=0)
+        graphdef, params, batch_stats = self._fresh_model(seed=0)
+        if config.pretrained is not None:
+            # Weights that do not fit must fail here, before there is a run to resume.
+            import_weights(config.pretrained, params, batch_stats)
         self.problem = step.make_problem(graphdef, tx, stream)
         self.has_alpha = config.optimizer.startswith("tag-")
         # One count and one task for all seeds; everything else has a seed axis.

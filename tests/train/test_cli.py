@@ -214,6 +214,14 @@ def test_a_config_file_and_what_contradicts_it(tmp_path, capsys):
     assert "contradicts" in capsys.readouterr().err
 
 
+def test_weights_that_do_not_fit_leave_no_run(capsys, stand_ins):
+    np.savez("weights.npz", extra=np.zeros(3))
+    command = ["run", "--stream", "split-cub", "--pretrained", "weights.npz", *stand_ins]
+    assert main(command) == 2
+    assert "extra is not in the model" in capsys.readouterr().err
+    assert not pathlib.Path("runs").exists()
+
+
 def test_a_changed_setting_is_refused_by_name(capsys):
     assert main(["run", *QUICK]) == 0
     assert main(["run", *QUICK, "--learning-rate", "0.5"]) == 2

@@ -148,9 +148,10 @@ def test_stopped_anywhere_and_resumed_is_the_same_to_the_bit(
 
 
 def test_ctrl_c_is_a_stop_too(engine, tmp_path, console):
+    before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Stopped, match=r"task \d, step \d"):
         start(engine, tmp_path, console, display=StopAt(console, 2, signal.SIGINT))
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_records_behind_the_checkpoint_are_not_doubled(engine, uninterrupted, tmp_path, console):

@@ -160,7 +160,10 @@ def main(arguments: list[str]) -> int:
     except Stopped as stopped:
         again = shlex.join(["python", "-m", "train", *arguments])
         console.print(
-            f"Stopped at {stopped}; everything is saved. To go on: {again}", soft_wrap=True
+            f"Stopped at {stopped}; everything is saved. To go on: {again}",
+            soft_wrap=True,
+            highlight=False,
+            markup=False,
         )
         return 128 + stopped.signum
 

@@ -63,16 +63,21 @@ def _say_failures(
     failed: dict[int, str], experiment: pathlib.Path, console: rich.console.Console
 ) -> None:
     for seed, why in failed.items():
-        console.print(f"[red]seed {seed} failed[/red] ({experiment / f'seed-{seed}'}): {why}")
+        _say(console, f"seed {seed} failed ({experiment / f'seed-{seed}'}): {why}")
 
 
 def _report(roots: list[pathlib.Path], out: pathlib.Path, console: rich.console.Console) -> None:
     groups, unfinished = report.collect(roots)
     for path in unfinished:
-        console.print(f"not finished, left out: {path}")
+        _say(console, f"not finished, left out: {path}")
     for stream in sorted({group.config.stream for group in groups}):
         chosen = [group for group in groups if group.config.stream == stream]
         console.print(report.table(chosen, title=stream))
     written = report.write(groups, out)
     names = ", ".join(path.name for path in written)
-    console.print(f"Written to {out}: {names}", soft_wrap=True, highlight=False)
+    _say(console, f"Written to {out}: {names}")
+
+
+def _say(console: rich.console.Console, line: str) -> None:
+    """As it is: brackets in a path or an error are no markup."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)

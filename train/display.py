@@ -75,4 +75,6 @@ class Display:
 
     def _say(self, status: str) -> None:
         self._said = time.monotonic()
-        self._console.print(f"{self._label}  {status}", soft_wrap=True, highlight=False)
+        self._console.print(
+            f"{self._label}  {status}", soft_wrap=True, highlight=False, markup=False
+        )

@@ -23,8 +23,8 @@ _EVALUATED_PIXELS = 2**18
 def default_steps_per_call(model: str, platform: str) -> int:
     """How many steps a compiled call should hold.
 
-    On a CPU, XLA runs convolutions inside a loop about ten times slower than outside, while a
-    small perceptron's step is all dispatch (`benchmarks/stream_throughput.py`). On accelerators
+    On a CPU, XLA runs convolutions inside a loop several times slower than outside, while a small
+    perceptron's step is mostly dispatch (`benchmarks/stream_throughput.py`). On accelerators
     fewer calls leave the host more time.
 
     >>> default_steps_per_call("resnet18", "cpu")

@@ -144,6 +144,6 @@ def _showing(console: rich.console.Console) -> Iterator:
         for line in lines:
             if line not in said:
                 said.add(line)
-                console.print(line, soft_wrap=True, highlight=False)
+                console.print(line, soft_wrap=True, highlight=False, markup=False)
 
     yield say

@@ -1,6 +1,7 @@
 """Several seeds of one config: one after another, side by side in one program, or in processes."""
 
 import contextlib
+import shutil
 from typing import Literal
 
 import jax
@@ -65,7 +66,12 @@ def run_seeds(
     engine = Engine(config, stream)  # Compiled once for all seeds.
     failed = {}
     for seed in seeds:
-        failed |= _run(engine, (seed,), places, console)
+        try:
+            failed |= _run(engine, (seed,), places, console)
+        except UserError as error:
+            if together == 1:
+                raise
+            failed[seed] = str(error)  # The other seeds go on.
     return failed
 
 
@@ -90,6 +96,8 @@ def _run(
             directory.write_environment([str(device) for device in jax.devices()])
             directories.append(directory)
         group = places.experiment(config) / ("seeds-" + "-".join(map(str, seeds)))
+        if places.overwrite and group.exists():
+            shutil.rmtree(group)
         label = " ".join(["seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
         steps = [engine.steps_of_task(task) for task in range(config.num_tasks)]
         display = Display(console, f"{config.stream} {config.optimizer} {label}", steps)

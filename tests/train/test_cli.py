@@ -60,11 +60,25 @@ def test_several_seeds(tmp_path, capsys, parallel):
     assert "±" in capsys.readouterr().out
 
 
-def test_seeds_in_processes_and_one_that_fails(tmp_path, capsys):
+def test_overwriting_seeds_side_by_side_starts_anew(tmp_path, capsys):
+    command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", "vmap"]
+    assert main(command) == 0
+    assert main([*command, "--learning-rate", "0.01", "--overwrite"]) == 0
+    assert main([*command, "--learning-rate", "0.01", "--out", "fresh"]) == 0
+    for seed in (1, 2):
+        again, fresh = (
+            tmp_path / out / f"rotated-digits/tag-rmsprop/seed-{seed}/metrics.jsonl"
+            for out in ("runs", "fresh")
+        )
+        assert again.read_bytes() == fresh.read_bytes()
+
+
+@pytest.mark.parametrize("parallel", ["serial", "processes"])
+def test_several_seeds_and_one_that_fails(tmp_path, capsys, parallel):
     blocked = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-2"
     blocked.mkdir(parents=True)
     (blocked / "config.json").write_text("{}")  # Another run's, with other settings.
-    code = main(["run", *QUICK, "--seeds", "1", "2", "--parallel", "processes"])
+    code = main(["run", *QUICK, "--seeds", "2", "1", "--parallel", parallel])
     said = capsys.readouterr().out
     assert code == 1
     assert read_result(blocked.parent / "seed-1").finished

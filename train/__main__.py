@@ -26,7 +26,7 @@ from train.streams import prepare
 class RunCommand:
     """Train on a stream of tasks; the same command again resumes.
 
-    Defaults are the preset of --stream and --optimizer, so put these before --help to see it.
+    Defaults are the preset of --stream, --method and --optimizer: name them before --help.
     """
 
     config: tyro.conf.OmitArgPrefixes[Config]
@@ -101,7 +101,7 @@ def parse(arguments: list[str]) -> object:
 
 
 def _base_config(arguments: list[str]) -> Config:
-    """What the other options change: the preset of a stream and optimizer, or a config file."""
+    """What the other options change: a preset, or a config file."""
     first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     first.add_argument("--config", nargs="?")
     for name in configs.CHOICES:
@@ -112,10 +112,12 @@ def _base_config(arguments: list[str]) -> Config:
     if chosen.config is None:
         default = Config()
         return configs.preset(
-            chosen.stream or default.stream, chosen.optimizer or default.optimizer
+            chosen.stream or default.stream,
+            chosen.optimizer or default.optimizer,
+            chosen.method or default.method,
         )
     config = configs.read(pathlib.Path(chosen.config))
-    for name in ("stream", "optimizer"):
+    for name in ("stream", "method", "optimizer"):
         asked, found = getattr(chosen, name), getattr(config, name)
         if asked not in (None, found):
             raise UserError(

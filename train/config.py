@@ -1,8 +1,10 @@
 """What decides a run: one frozen record, checked before any work."""
 
 import dataclasses
+import hashlib
 import json
 import pathlib
+import re
 import types
 import typing
 from collections.abc import Callable
@@ -34,15 +36,18 @@ OptimizerName = Literal[
     "tag-g",
     "tag-self",
 ]
+MethodName = Literal["naive", "ewc", "a-gem", "er", "ogd", "multitask"]
 ModelName = Literal["resnet18-reduced", "resnet18-reduced-2conv", "resnet18", "mlp"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """What decides the result. The defaults shown are the preset of the stream and optimizer."""
+    """What decides the result. The defaults are the preset of stream, method and optimizer."""
 
     stream: StreamName = "split-cifar100"
     """Which tasks, in which order."""
+    method: MethodName = "naive"
+    """What is done against forgetting, besides what the optimizer does."""
     optimizer: OptimizerName = "tag-rmsprop"
     """How a gradient becomes a step."""
     model: ModelName = "resnet18-reduced"
@@ -66,6 +71,19 @@ class Config:
     """tag-g: how many first gradients of a task stand for it."""
     decay: float = 1.0
     """stable-sgd: the rate falls by this factor with every task."""
+
+    ewc_lambda: float = 1.0
+    """ewc: how strongly earlier tasks hold their parameters."""
+    fisher_samples: int | None = None
+    """ewc: examples of a task that its Fisher information is taken from; None: all of them."""
+    memory_per_class: int = 1
+    """er, a-gem: examples kept for each class of each task."""
+    memory_batch_size: int | None = None
+    """er, a-gem: examples drawn from the memory in a step; None: as many as in the batch."""
+    replay_current_task: bool = False
+    """er: draw examples of the current task too, as the authors' code does."""
+    directions_per_task: int = 10
+    """ogd: gradients kept of each task. Each costs one copy of the parameters."""
 
     epochs: int = 1
     """Passes over each task's data."""
@@ -102,14 +120,14 @@ class Config:
                 raise UserError(f"Unknown {name} {value!r}. {nearest(str(value), valid)}")
         for name in ("learning_rate", "eps"):
             _check(getattr(self, name) > 0, self, name, "must be above 0")
-        counts = ("epochs", "batch_size", "num_tasks", "num_gradients", "log_every")
-        for name in (*counts, "max_examples", "steps_per_call"):
+        for name in _COUNTS:
             value = getattr(self, name)
             _check(value is None or value >= 1, self, name, "must be at least 1")
         for name in ("b1", "b2", "dropout"):
             _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
         _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
-        _check(self.b >= 0, self, "b", "must not be negative")
+        for name in ("b", "ewc_lambda"):
+            _check(getattr(self, name) >= 0, self, name, "must not be negative")
         _check(all(size >= 1 for size in self.hidden), self, "hidden", "must be sizes above 0")
 
     def differences(self, other: "Config") -> list[str]:
@@ -122,8 +140,14 @@ class Config:
         return [f"{k}: {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
 
 
+_COUNTS = (
+    *("epochs", "batch_size", "num_tasks", "num_gradients", "log_every", "max_examples"),
+    *("steps_per_call", "memory_per_class", "memory_batch_size", "fisher_samples"),
+    "directions_per_task",
+)
 CHOICES: dict[str, tuple[str, ...]] = {
     "stream": typing.get_args(StreamName),
+    "method": typing.get_args(MethodName),
     "optimizer": typing.get_args(OptimizerName),
     "model": typing.get_args(ModelName),
     "alpha_scope": ("global", "leaf"),
@@ -137,19 +161,59 @@ def _check(holds: bool, config: Config, name: str, rule: str) -> None:
         raise UserError(f"{flag} {rule}, and is {getattr(config, name)}.")
 
 
-def preset(stream: str, optimizer: str) -> Config:
-    """The paper's settings for a stream and an optimizer, or ours where the paper has none.
+def preset(stream: str, optimizer: str, method: str = "naive") -> Config:
+    """The paper's settings for a stream, an optimizer and a method, or ours where it has none.
 
     >>> preset("five-datasets", "tag-rmsprop").b
     7.0
     """
-    Config(stream=stream, optimizer=optimizer)  # type: ignore[arg-type]  # Checks the names.
-    settings = presets.settings(stream, optimizer)
-    return Config(stream=stream, optimizer=optimizer, **settings)  # type: ignore[arg-type]
+    names: dict[str, Any] = dict(stream=stream, method=method, optimizer=optimizer)
+    Config(**names)  # Checks them.
+    return Config(**names, **presets.settings(stream, optimizer, method))
+
+
+def usual(config: Config) -> Config:
+    """The preset that a config starts from."""
+    return preset(config.stream, config.optimizer, config.method)
+
+
+def label(config: Config) -> str:
+    """What a table or a plot calls it.
+
+    >>> label(preset("split-cifar100", "tag-rmsprop", "er"))
+    'er + tag-rmsprop'
+    """
+    return config.optimizer if config.method == "naive" else f"{config.method} + {config.optimizer}"
+
+
+def variant(config: Config) -> str:
+    """What a config changes in its preset, for the name of a directory; nothing for the preset.
+
+    >>> variant(dataclasses.replace(preset("split-cifar100", "sgd", "er"), memory_per_class=5))
+    'memory_per_class=5'
+    """
+    mine, theirs = dataclasses.asdict(config), dataclasses.asdict(usual(config))
+    changed = [f"{name}={_brief(mine[name])}" for name in mine if mine[name] != theirs[name]]
+    name = ",".join(changed)
+    # A file system takes 255 bytes.
+    return (
+        name
+        if len(name) <= 200
+        else name[:180] + "," + hashlib.sha256(name.encode()).hexdigest()[:16]
+    )
+
+
+def _brief(value: Any) -> str:
+    text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return re.sub(r"[^\w.+-]+", "_", text)
 
 
 def _has_tag(config: Config) -> bool:
     return config.optimizer.startswith("tag-")
+
+
+def _has_memory(config: Config) -> bool:
+    return config.method in ("er", "a-gem")
 
 
 def _has_second_moments(config: Config) -> bool:
@@ -172,6 +236,12 @@ _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
         lambda c: _has_second_moments(c) and c.optimizer != "adagrad",
     ),
     "decay": ("--optimizer stable-sgd", lambda config: config.optimizer == "stable-sgd"),
+    "ewc_lambda": ("--method ewc", lambda config: config.method == "ewc"),
+    "fisher_samples": ("--method ewc", lambda config: config.method == "ewc"),
+    "memory_per_class": ("--method er or a-gem", _has_memory),
+    "memory_batch_size": ("--method er or a-gem", _has_memory),
+    "replay_current_task": ("--method er", lambda config: config.method == "er"),
+    "directions_per_task": ("--method ogd", lambda config: config.method == "ogd"),
     "hidden": ("--model mlp", lambda config: config.model == "mlp"),
     "pretrained": ("--model resnet18", lambda config: config.model == "resnet18"),
 }
@@ -182,15 +252,15 @@ def check_used(config: Config) -> None:
 
     >>> check_used(dataclasses.replace(preset("split-cifar100", "sgd"), b=3.0))
     Traceback (most recent call last):
-    train.errors.UserError: --b needs a TAG optimizer; with sgd and resnet18-reduced it would ...
+    train.errors.UserError: --b needs a TAG optimizer; with naive, sgd and resnet18-reduced it ...
     """
-    usual = preset(config.stream, config.optimizer)
+    unchanged = usual(config)
     for name, (need, has) in _NEEDS.items():
-        if getattr(config, name) != getattr(usual, name) and not has(config):
+        if getattr(config, name) != getattr(unchanged, name) and not has(config):
             flag = "--" + name.replace("_", "-")
             raise UserError(
-                f"{flag} needs {need}; with {config.optimizer} and {config.model} it would "
-                "change nothing."
+                f"{flag} needs {need}; with {config.method}, {config.optimizer} and "
+                f"{config.model} it would change nothing."
             )
 
 

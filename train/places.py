@@ -3,7 +3,7 @@
 import dataclasses
 import pathlib
 
-from train.config import Config
+from train.config import Config, variant
 from train.errors import UserError
 
 
@@ -12,7 +12,8 @@ class Places:
     """Where data are found and results are kept, and how often the state is saved."""
 
     out: pathlib.Path = pathlib.Path("runs")
-    """Runs go to OUT/STREAM/OPTIMIZER/seed-N. The same command again resumes them."""
+    """Runs go to OUT/STREAM/METHOD/OPTIMIZER/seed-N, those that change the preset to a directory
+    named after the change before seed-N. The same command again resumes them."""
     data_dir: tuple[pathlib.Path, ...] = ()
     """Where tensorflow-datasets keeps its data; several allowed. Default: $TFDS_DATA_DIR."""
     cache_dir: pathlib.Path | None = None
@@ -33,7 +34,13 @@ class Places:
                 raise UserError(f"{flag} must be at least 1, and is {getattr(self, name)}.")
 
     def experiment(self, config: Config) -> pathlib.Path:
-        return self.out / config.stream / config.optimizer
+        """A directory for each config.
+
+        >>> from train.config import preset
+        >>> Places().experiment(preset("split-cub", "tag-adam", "er")).as_posix()
+        'runs/split-cub/er/tag-adam'
+        """
+        return self.out / config.stream / config.method / config.optimizer / variant(config)
 
     def seed_directory(self, config: Config, seed: int) -> pathlib.Path:
         return self.experiment(config) / f"seed-{seed}"

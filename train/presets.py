@@ -1,4 +1,4 @@
-"""Settings for each stream and optimizer: the paper's (its appendix), and ours where it has none.
+"""Settings for each stream, optimizer and method: the paper's appendix, ours where it has none.
 
 The paper gives rates for four streams, and for `rotated-mnist` those of SGD and TAG-RMSProp, which
 are the ones of Split-CIFAR100: the other optimizers, and `permuted-mnist`, take theirs from there
@@ -19,6 +19,16 @@ _PAPER_RATES = {  # In the order of the streams above.
     "tag-adagrad": (0.005, 0.001, 0.0005, 0.005),
     "tag-adam": (0.0005, 0.00025, 0.0001, 0.001),
 }
+# A method has rates of its own where the paper searched them: with SGD, and for TAGed ER. With any
+# other optimizer it takes the optimizer's, as the paper's combinations do.
+_PAPER_METHOD_RATES = {
+    ("ewc", "sgd"): (0.1, 0.05, 0.01, 0.1),
+    ("a-gem", "sgd"): (0.1, 0.1, 0.01, 0.1),
+    ("er", "sgd"): (0.1, 0.05, 0.01, 0.1),
+    ("er", "tag-rmsprop"): (0.0005, 0.0001, 0.0001, 0.0005),
+    ("multitask", "sgd"): (0.01, 0.01, 0.01, 0.05),  # From the authors' log.
+}
+_PAPER_EWC_LAMBDA = (1.0, 1.0, 1.0, 100.0)
 _PAPER_STABLE_DECAY = (0.9, 0.9, 0.9, 0.7)
 _PAPER_STABLE_DROPOUT = (0.1, 0.0, 0.0, 0.0)
 
@@ -48,7 +58,7 @@ _OF_STREAM: dict[str, dict[str, Any]] = {
 }
 
 
-def settings(stream: str, optimizer: str) -> dict[str, Any]:
+def settings(stream: str, optimizer: str, method: str = "naive") -> dict[str, Any]:
     """Fields of a config that differ from its defaults.
 
     >>> settings("split-cub", "tag-adam")
@@ -57,6 +67,7 @@ def settings(stream: str, optimizer: str) -> dict[str, Any]:
     column = _PAPER_STREAMS.index(stream if stream in _PAPER_STREAMS else "split-cifar100")
     # An ablation changes where TAG-RMSProp's weights come from, and keeps its rate.
     rates = _PAPER_RATES.get(optimizer, _PAPER_RATES["tag-rmsprop"])
+    rates = _PAPER_METHOD_RATES.get((method, optimizer), rates)
     digits = stream == "rotated-digits"
     found = dict(_OF_STREAM[stream])
     found["learning_rate"] = _DIGITS_RATES[optimizer] if digits else rates[column]
@@ -65,4 +76,6 @@ def settings(stream: str, optimizer: str) -> dict[str, Any]:
     if optimizer == "stable-sgd":
         found["decay"] = _PAPER_STABLE_DECAY[column]
         found["dropout"] = 0.0 if digits else _PAPER_STABLE_DROPOUT[column]
+    if method == "ewc":
+        found["ewc_lambda"] = _PAPER_EWC_LAMBDA[column]
     return found

@@ -9,6 +9,7 @@ import rich.console
 
 from train import processes
 from train.config import Config
+from train.config import label as name
 from train.display import Display
 from train.engine import Engine
 from train.errors import UserError
@@ -100,7 +101,7 @@ def _run(
             shutil.rmtree(group)
         label = " ".join(["seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
         steps = [engine.steps_of_task(task) for task in range(config.num_tasks)]
-        display = Display(console, f"{config.stream} {config.optimizer} {label}", steps)
+        display = Display(console, f"{config.stream} {name(config)} {label}", steps)
         run = Run(
             engine,
             directories,

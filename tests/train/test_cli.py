@@ -21,6 +21,8 @@ from .tiny_data import write_all
 ROOT = pathlib.Path(__file__).parents[2]
 SHARED = ROOT.parent / "shared"
 QUICK = ["--stream", "rotated-digits", "--num-tasks", "2", "--max-examples", "40"]
+# Where its runs go: settings other than the preset's are part of the name.
+QUICK_RUNS = "rotated-digits/naive/tag-rmsprop/num_tasks=2,max_examples=40"
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +40,7 @@ def test_run_and_again(tmp_path, capsys):
     first = capsys.readouterr().out
     assert "task 2/2 learned" in first
     assert "tag-rmsprop" in first
-    run = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-3"
+    run = tmp_path / "runs" / QUICK_RUNS / "seed-3"
     assert json.loads((run / "config.json").read_text())["seed"] == 3
     environment = json.loads((run / "environment.json").read_text())
     assert environment["packages"].keys() >= {"tag_optax", "jax", "optax", "flax"}
@@ -54,7 +56,7 @@ def test_run_and_again(tmp_path, capsys):
 @pytest.mark.parametrize("parallel", ["serial", "vmap"])
 def test_several_seeds(tmp_path, capsys, parallel):
     assert main(["run", *QUICK, "--seeds", "1", "2", "--parallel", parallel]) == 0
-    runs = [read_result(tmp_path / f"runs/rotated-digits/tag-rmsprop/seed-{s}") for s in (1, 2)]
+    runs = [read_result(tmp_path / "runs" / QUICK_RUNS / f"seed-{s}") for s in (1, 2)]
     assert all(run.finished for run in runs)
     assert not np.array_equal(runs[0].accuracy, runs[1].accuracy)
     assert "±" in capsys.readouterr().out
@@ -63,19 +65,17 @@ def test_several_seeds(tmp_path, capsys, parallel):
 def test_overwriting_seeds_side_by_side_starts_anew(tmp_path, capsys):
     command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", "vmap"]
     assert main(command) == 0
-    assert main([*command, "--learning-rate", "0.01", "--overwrite"]) == 0
-    assert main([*command, "--learning-rate", "0.01", "--out", "fresh"]) == 0
-    for seed in (1, 2):
-        again, fresh = (
-            tmp_path / out / f"rotated-digits/tag-rmsprop/seed-{seed}/metrics.jsonl"
-            for out in ("runs", "fresh")
-        )
-        assert again.read_bytes() == fresh.read_bytes()
+    records = [tmp_path / "runs" / QUICK_RUNS / f"seed-{seed}/metrics.jsonl" for seed in (1, 2)]
+    before = [record.read_bytes() for record in records]
+    for record in records:
+        record.unlink()
+    assert main([*command, "--overwrite"]) == 0
+    assert [record.read_bytes() for record in records] == before
 
 
 @pytest.mark.parametrize("parallel", ["serial", "processes"])
 def test_several_seeds_and_one_that_fails(tmp_path, capsys, parallel):
-    blocked = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-2"
+    blocked = tmp_path / "runs" / QUICK_RUNS / "seed-2"
     blocked.mkdir(parents=True)
     (blocked / "config.json").write_text("{}")  # Another run's, with other settings.
     code = main(["run", *QUICK, "--seeds", "2", "1", "--parallel", parallel])
@@ -219,9 +219,9 @@ def test_mistakes_fail_before_any_work(capsys, arguments, message):
 
 def test_a_config_file_and_what_contradicts_it(tmp_path, capsys):
     assert main(["run", *QUICK, "--optimizer", "adam"]) == 0
-    file = tmp_path / "runs/rotated-digits/adam/seed-1/config.json"
+    file = tmp_path / "runs" / QUICK_RUNS.replace("tag-rmsprop", "adam") / "seed-1/config.json"
     assert main(["run", "--config", str(file), "--out", "other", "--epochs", "2"]) == 0
-    again = json.loads((tmp_path / "other/rotated-digits/adam/seed-1/config.json").read_text())
+    (again,) = (json.loads(path.read_text()) for path in tmp_path.glob("other/**/config.json"))
     assert again == json.loads(file.read_text()) | {"epochs": 2}
     capsys.readouterr()
     assert main(["run", "--config", str(file), "--optimizer", "sgd"]) == 2
@@ -236,11 +236,21 @@ def test_weights_that_do_not_fit_leave_no_run(capsys, stand_ins):
     assert not pathlib.Path("runs").exists()
 
 
-def test_a_changed_setting_is_refused_by_name(capsys):
+def test_a_changed_setting_is_a_run_of_its_own(tmp_path, capsys):
     assert main(["run", *QUICK]) == 0
-    assert main(["run", *QUICK, "--learning-rate", "0.5"]) == 2
-    assert "learning_rate: 0.001, not 0.5" in capsys.readouterr().err
-    assert main(["run", *QUICK, "--learning-rate", "0.5", "--overwrite"]) == 0
+    assert main(["run", *QUICK, "--learning-rate", "0.5"]) == 0
+    changed = QUICK_RUNS.replace("/num", "/learning_rate=0.5,num")
+    assert read_result(tmp_path / "runs" / changed / "seed-1").config.learning_rate == 0.5
+    assert read_result(tmp_path / "runs" / QUICK_RUNS / "seed-1").config.learning_rate == 0.001
+
+
+def test_a_directory_with_other_settings_is_refused_by_name(tmp_path, capsys):
+    assert main(["run", *QUICK]) == 0
+    file = tmp_path / "runs" / QUICK_RUNS / "seed-1/config.json"
+    file.write_text(file.read_text().replace('"learning_rate": 0.001', '"learning_rate": 0.5'))
+    assert main(["run", *QUICK]) == 2
+    assert "learning_rate: 0.5, not 0.001" in capsys.readouterr().err
+    assert main(["run", *QUICK, "--overwrite"]) == 0
 
 
 @pytest.mark.parametrize("command", ["", "run", "demo", "data", "prepare", "report"])
@@ -263,7 +273,8 @@ def test_a_signal_saves_and_says_how_to_go_on(tmp_path, signum):
     command = [sys.executable, "-m", "train", "run", "--stream", "rotated-digits"]
     command += ["--epochs", "50", "--steps-per-call", "1"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    run = tmp_path / "runs/rotated-digits/tag-rmsprop/seed-1"
+    changed = "epochs=50,steps_per_call=1"
+    run = tmp_path / f"runs/rotated-digits/naive/tag-rmsprop/{changed}/seed-1"
     while not (run / "metrics.jsonl").exists() or not (run / "metrics.jsonl").stat().st_size:
         assert process.poll() is None
         time.sleep(0.01)
@@ -289,7 +300,8 @@ def test_every_stream_to_its_end(name, tmp_path, stand_ins, capsys):
     small = ["--model", "mlp", "--hidden", "8", "--max-examples", "10"]
     code = main(["run", "--stream", name, *small, *stand_ins])
     assert code == 0, capsys.readouterr()
-    result = read_result(tmp_path / f"runs/{name}/tag-rmsprop/seed-1")
+    (run,) = (path.parent for path in tmp_path.glob(f"runs/{name}/naive/**/config.json"))
+    result = read_result(run)
     assert result.finished
     assert len(result.accuracy) == STREAMS[name].default_tasks
 
@@ -315,6 +327,7 @@ def test_every_stream_on_real_data(name, tmp_path, real_data, capsys):
     short = ["--batch-size", "4", "--max-examples", "8"]
     code = main(["run", "--stream", name, *short, *real_data])
     assert code == 0, capsys.readouterr()
-    result = read_result(tmp_path / f"runs/{name}/tag-rmsprop/seed-1")
+    (run,) = (path.parent for path in tmp_path.glob(f"runs/{name}/naive/**/config.json"))
+    result = read_result(run)
     assert result.finished
     assert len(result.accuracy) == STREAMS[name].default_tasks

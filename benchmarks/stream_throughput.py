@@ -21,10 +21,11 @@ import numpy as np
 import rich.console
 
 from benchmarks import measure
-from train import batches, config, step
+from train import batches, config
 from train.display import Display
 from train.engine import Engine
 from train.loop import Run
+from train.problem import mean_loss
 from train.rundir import RunDirectory
 from train.streams.types import Examples, Stream, Task
 
@@ -61,7 +62,7 @@ def loop_ms(engine: Engine) -> float:
     """Milliseconds of a step on the last task, everything on."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDirectory(pathlib.Path(scratch) / "run", engine.config, 0)
-        clock = Clock([engine.steps_of_task(t) for t in range(engine.config.num_tasks)])
+        clock = Clock(engine.steps())
         run = Run(
             engine,
             [directory],
@@ -79,20 +80,14 @@ def loop_ms(engine: Engine) -> float:
 def bare_gradient(engine: Engine) -> Any:
     """The jitted gradient of the engine's own loss, on a batch that is on the device already."""
     state = engine.init((0,))
-    problem = engine.problem
     size = engine.config.batch_size
-    batch = batches.take(engine.stream.tasks[-1].train, (0,), 0, range(1), batch_size=size)
-    image, label, weight = (jnp.asarray(x[0, 0]) for x in batch)
+    last = len(engine.stream.tasks) - 1
+    examples = engine.stream.tasks[last].train
+    batch = batches.take({last: examples}, (0,), 0, range(1), batch_size=size)
+    batch = batches.Batch(*(jnp.asarray(x[0, 0]) for x in batch))
 
     def loss(params: Any) -> Any:
-        return step.mean_loss(
-            problem,
-            params,
-            state.batch_stats,
-            batches.Batch(image, label, weight),
-            jnp.int32(engine.config.num_tasks - 1),
-            jax.random.key(0),
-        )
+        return mean_loss(engine.problem, params, state.batch_stats, batch, jax.random.key(0))
 
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
     return lambda: gradient(state.params)

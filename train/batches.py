@@ -1,6 +1,7 @@
 """Batches as a pure function of (seed, task, step): no iterator, so a resume is an integer."""
 
 import functools
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import jax
@@ -16,6 +17,7 @@ class Batch(NamedTuple):
 
     image: Array  # uint8[..., batch, height, width, channels]
     label: Array  # int32[..., batch]
+    task: Array  # int32[..., batch]: among whose classes an example is to be told
     weight: Array  # float32[..., batch]: 0 for the filling of a last, partial batch
 
 
@@ -52,26 +54,66 @@ def positions(
 
 
 def take(
-    examples: Examples, seeds: tuple[int, ...], task: int, steps: range, *, batch_size: int
+    parts: Mapping[int, Examples],
+    seeds: tuple[int, ...],
+    stage: int,
+    steps: range,
+    *,
+    batch_size: int,
 ) -> Batch:
-    """The batches of some steps for each seed, with axes [step, seed, batch]."""
+    """The batches of some steps for each seed, with axes [step, seed, batch].
+
+    A stage of a run learns the data of one task, or of several shuffled together: `parts` has the
+    examples of each.
+    """
+    examples = sum(map(len, parts.values()))
     chosen = [
-        positions(seed, task, step, examples=len(examples), batch_size=batch_size)
+        positions(seed, stage, step, examples=examples, batch_size=batch_size)
         for step in steps
         for seed in seeds
     ]
-    rows = np.concatenate([rows for rows, _ in chosen])
-    image, label = examples.take(rows)
+    rows, weights = zip(*chosen, strict=True)
+    flat = _gather(parts, np.concatenate(rows), np.concatenate(weights))
     axes = (len(steps), len(seeds), batch_size)
-    return Batch(
-        image=image.reshape(*axes, *image.shape[1:]),
-        label=label.reshape(axes),
-        weight=np.stack([weight for _, weight in chosen]).reshape(axes),
-    )
+    return Batch(*(x.reshape(*axes, *x.shape[1:]) for x in flat))
 
 
-def block(examples: Examples, start: int, size: int) -> Batch:
+def _gather(
+    parts: Mapping[int, Examples], rows: np.ndarray, weight: np.ndarray
+) -> tuple[np.ndarray, ...]:
+    """The fields of a batch: rows count through all parts."""
+    ends = np.cumsum([len(part) for part in parts.values()])
+    owner = np.searchsorted(ends, rows, side="right")
+    task = np.array(list(parts), np.int32)[owner]
+    taken = [
+        part.take(rows[owner == index] - (ends[index] - len(part)))
+        for index, part in enumerate(parts.values())
+    ]
+    # Part by part, and then back to the order of the rows.
+    back = np.argsort(np.argsort(owner, kind="stable"))
+    image, label = (np.concatenate(field)[back] for field in zip(*taken, strict=True))
+    return image, label, task, weight
+
+
+def block(examples: Examples, task: int, start: int, size: int) -> Batch:
     """Examples in their own order from `start` on, filled up to `size`: for evaluation."""
     rows = start + np.arange(size)
-    image, label = examples.take(np.minimum(rows, len(examples) - 1))
-    return Batch(image, label, (rows < len(examples)).astype(np.float32))
+    taken = np.minimum(rows, len(examples) - 1)
+    weight = (rows < len(examples)).astype(np.float32)
+    return Batch(*_gather({task: examples}, taken, weight))
+
+
+def revisited(
+    examples: Examples, seeds: tuple[int, ...], task: int, count: int, *, batch_size: int
+) -> Iterator[Batch]:
+    """`count` different examples of a finished task, in batches with axes [seed, batch].
+
+    Weights add up to 1 over all of them; the last batch is filled up without weight.
+    """
+    orders = [np.random.default_rng((seed, task)).permutation(len(examples)) for seed in seeds]
+    for start in range(0, count, batch_size):
+        position = start + np.arange(batch_size)
+        weight = (position < count).astype(np.float32) / np.float32(count)
+        rows = np.concatenate([order[position % count] for order in orders])
+        flat = _gather({task: examples}, rows, np.tile(weight, len(seeds)))
+        yield Batch(*(x.reshape(len(seeds), batch_size, *x.shape[1:]) for x in flat))

@@ -13,7 +13,7 @@ import orbax.checkpoint as ocp
 
 from train.errors import UserError
 from train.history import History
-from train.step import TrainState
+from train.state import TrainState
 
 # Orbax reports each of its own steps; what a user needs to know, our log says.
 logging.getLogger("absl").setLevel(logging.ERROR)

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 import tag_optax
-from train import batches, optimizers, step
+from train import batches, methods, optimizers, problem, step
 from train.batches import Batch
 from train.config import Config
 from train.models import build_model
 from train.models.pretrained import import_weights
-from train.step import TrainState
+from train.state import TrainState, init_state, random_key
 from train.streams.types import Examples, Stream
 
 # Pixels of one evaluation call: enough to fill a device, few enough for 224x224 images.
@@ -54,30 +54,50 @@ class Engine:
         longest = max(len(self._judged(task)) for task in range(len(stream.tasks)))
         fitting = int(np.clip(_EVALUATED_PIXELS // (height * width), 16, 500))
         self._evaluated = min(longest, fitting)
-        tx = optimizers.make(config)
+        self.method = methods.make(config, stream)
+        self._tx = self.method.chain(optimizers.make(config))
         graphdef, params, batch_stats = self._fresh_model(seed=0)
         if config.pretrained is not None:
             # Weights that do not fit must fail here, before there is a run to resume.
             import_weights(config.pretrained, params, batch_stats)
-        self.problem = step.make_problem(graphdef, tx, stream)
-        self.has_alpha = config.optimizer.startswith("tag-")
+        self.problem = problem.make_problem(graphdef, stream)
+        # Learning everything at once, there is one task, and no other to be related to.
+        self.has_alpha = config.optimizer.startswith("tag-") and not self.method.joint
         # One count and one task for all seeds; everything else has a seed axis.
         self._axes: Any = TrainState(
             step=None,  # type: ignore[arg-type]
             rng=0,  # type: ignore[arg-type]
             params=0,
             batch_stats=0,
-            opt_state=tag_optax.vmap_axes(tx, params),
+            opt_state=tag_optax.vmap_axes(self._tx, params),
+            memory=0,
             alpha_sum=0,  # type: ignore[arg-type]
         )
         self.traced: collections.Counter[str] = collections.Counter()
         """How often each function was traced, and so compiled: once for a whole stream."""
         self._train = jax.jit(self._train_call, donate_argnums=0)
+        self._revisit = jax.jit(self._revisit_call, donate_argnums=0)
         self._count_correct = jax.jit(self._evaluate_call)
 
-    def steps_of_task(self, task: int) -> int:
-        examples = len(self.stream.tasks[task].train)
-        return self.config.epochs * batches.steps_per_epoch(examples, self.config.batch_size)
+    def steps(self) -> list[int]:
+        """The steps of each stage of a run: a task, or all tasks at once."""
+        size = self.config.batch_size
+        examples = [sum(map(len, self._parts(stage).values())) for stage in self._stages()]
+        return [self.config.epochs * batches.steps_per_epoch(n, size) for n in examples]
+
+    def learned_after(self, stage: int) -> range:
+        """The tasks that have been learned when a stage ends."""
+        return range(self._tasks_of(stage).stop)
+
+    def _stages(self) -> range:
+        return range(1 if self.method.joint else len(self.stream.tasks))
+
+    def _tasks_of(self, stage: int) -> range:
+        """The tasks whose data a stage learns."""
+        return range(len(self.stream.tasks)) if self.method.joint else range(stage, stage + 1)
+
+    def _parts(self, stage: int) -> dict[int, Examples]:
+        return {task: self.stream.tasks[task].train for task in self._tasks_of(stage)}
 
     def init(self, seeds: tuple[int, ...]) -> TrainState:
         """The state before the first step."""
@@ -88,15 +108,29 @@ class Engine:
         return jax.vmap(self._init_state, out_axes=self._axes)(*stacked)
 
     def train(
-        self, state: TrainState, seeds: tuple[int, ...], task: int, steps: range
+        self, state: TrainState, seeds: tuple[int, ...], stage: int, steps: range
     ) -> tuple[TrainState, jax.Array]:
-        """Up to `steps_per_call` steps of a task; donates the state. Losses have [step, seed]."""
+        """Up to `steps_per_call` steps of a stage; donates the state. Losses have [step, seed]."""
         # The shapes of a call never change: batches behind the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
-        examples = self.stream.tasks[task].train
-        batch = batches.take(examples, seeds, task, taken, batch_size=self.config.batch_size)
-        state, losses = self._train(state, batch, np.int32(task), np.int32(len(steps)))
+        batch = batches.take(
+            self._parts(stage),
+            seeds,
+            stage,
+            taken,
+            batch_size=self.config.batch_size,
+        )
+        state, losses = self._train(state, batch, np.int32(stage), np.int32(len(steps)))
         return state, losses[: len(steps)]
+
+    def end_stage(self, state: TrainState, seeds: tuple[int, ...], stage: int) -> TrainState:
+        """What the method keeps of the tasks just learned; donates the state."""
+        for task, examples in self._parts(stage).items():
+            count = self.method.num_revisited(len(examples))
+            size = min(max(count, 1), self.config.batch_size)
+            for batch in batches.revisited(examples, seeds, task, count, batch_size=size):
+                state = self._revisit(state, batch, np.int32(task))
+        return state
 
     def accuracies(self, state: TrainState, tasks: range) -> np.ndarray:
         """float64[seed, task]: the share of each task's examples classified right."""
@@ -114,8 +148,7 @@ class Engine:
             self._count_correct(
                 state.params,
                 state.batch_stats,
-                batches.block(examples, start, self._evaluated),
-                np.int32(task),
+                batches.block(examples, task, start, self._evaluated),
             )
             for start in blocks
         ]
@@ -136,10 +169,11 @@ class Engine:
         _, params, batch_stats = self._fresh_model(seed)
         if self.config.pretrained is not None:
             params, batch_stats = import_weights(self.config.pretrained, params, batch_stats)
-        return step.random_key(seed), params, batch_stats
+        return random_key(seed), params, batch_stats
 
     def _init_state(self, rng: jax.Array, params: Any, batch_stats: Any) -> TrainState:
-        return step.init_state(self.problem, rng, params, batch_stats)
+        tasks, memory = len(self.stream.tasks), self.method.init_memory()
+        return init_state(self._tx, tasks, memory, rng, params, batch_stats)
 
     def _train_call(
         self, state: TrainState, batch: Batch, task: jax.Array, count: jax.Array
@@ -147,7 +181,15 @@ class Engine:
         self.traced["train"] += 1
 
         def one_step(state: TrainState, batch: Batch, task: jax.Array) -> Any:
-            return step.train_step(self.problem, state, batch, task, has_alpha=self.has_alpha)
+            return step.train_step(
+                self.problem,
+                self.method,
+                self._tx,
+                state,
+                batch,
+                task,
+                has_alpha=self.has_alpha,
+            )
 
         if self.num_seeds == 1:
             batch = jax.tree.map(lambda x: jnp.squeeze(x, axis=1), batch)
@@ -159,13 +201,21 @@ class Engine:
             state, losses = step.several_steps(one_step, state, batch, task, count)
         return state, losses.reshape(self.steps_per_call, self.num_seeds)
 
-    def _evaluate_call(
-        self, params: Any, batch_stats: Any, batch: Batch, task: jax.Array
-    ) -> jax.Array:
+    def _revisit_call(self, state: TrainState, batch: Batch, task: jax.Array) -> TrainState:
+        self.traced["revisit"] += 1
+
+        def revisit(state: TrainState, batch: Batch, task: jax.Array) -> TrainState:
+            return self.method.revisit(self.problem, state, batch, task)
+
+        if self.num_seeds == 1:
+            return revisit(state, jax.tree.map(lambda x: x[0], batch), task)
+        return jax.vmap(revisit, (self._axes, 0, None), self._axes)(state, batch, task)
+
+    def _evaluate_call(self, params: Any, batch_stats: Any, batch: Batch) -> jax.Array:
         self.traced["evaluate"] += 1
 
         def count(params: Any, batch_stats: Any) -> jax.Array:
-            return step.count_correct(self.problem, params, batch_stats, batch, task)
+            return problem.count_correct(self.problem, params, batch_stats, batch)
 
         if self.num_seeds == 1:
             return count(params, batch_stats)[None]

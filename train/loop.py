@@ -38,10 +38,10 @@ class Run:
         self._directories = directories
         self._seeds = tuple(directory.seed for directory in directories)
         self._checkpoint_every = checkpoint_every
-        self._steps = [engine.steps_of_task(t) for t in range(len(engine.stream.tasks))]
+        self._steps = engine.steps()  # Of each stage: a task, or all tasks at once.
         self._checkpoints = Checkpoints(checkpoint_directory, keep=keep)
         self._state = engine.init(self._seeds)
-        self._history = History.start(len(self._seeds), len(self._steps))
+        self._history = History.start(len(self._seeds), len(engine.stream.tasks))
         if self._checkpoints.latest() is not None:
             self._state, self._history = self._checkpoints.restore(self._state)
         self._recorders = [
@@ -141,10 +141,12 @@ class Run:
         self._recorders[seed].write(record)
 
     def _end_task(self) -> None:
-        """Evaluates on every task so far, and goes over to the next."""
+        """Lets the method look back, evaluates on every task so far, and goes over to the next."""
         history, task = self._history, self._history.task
-        accuracies = self._engine.accuracies(self._state, range(task + 1))
-        history.accuracy[:, task, : task + 1] = accuracies
+        self._state = self._engine.end_stage(self._state, self._seeds, task)
+        learned = self._engine.learned_after(task)
+        accuracies = self._engine.accuracies(self._state, learned)
+        history.accuracy[:, learned.stop - 1, : learned.stop] = accuracies
         alpha = self._alpha()
         for seed, directory in enumerate(self._directories):
             if seed in history.failed:
@@ -165,7 +167,8 @@ class Run:
 
     def _alpha(self) -> np.ndarray:
         """float64[seeds, T, T]: alpha(t, s) averaged over the steps of task t, NaN where unseen."""
-        added = np.asarray(self._state.alpha_sum, np.float64).reshape(-1, *2 * [len(self._steps)])
+        added = np.asarray(self._state.alpha_sum, np.float64)
+        added = added.reshape(-1, *added.shape[-2:])
         return np.where(added > 0, added, np.nan) / np.array(self._steps)[None, :, None]
 
     def _save(self) -> None:

@@ -100,8 +100,7 @@ def _run(
         if places.overwrite and group.exists():
             shutil.rmtree(group)
         label = " ".join(["seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
-        steps = [engine.steps_of_task(task) for task in range(config.num_tasks)]
-        display = Display(console, f"{config.stream} {name(config)} {label}", steps)
+        display = Display(console, f"{config.stream} {name(config)} {label}", engine.steps())
         run = Run(
             engine,
             directories,

@@ -1,88 +1,16 @@
-"""One training step, one evaluation step: pure, the task id traced, compiled once for a stream."""
+"""One training step, or several: pure, the task id traced, compiled once for a stream."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
-from jax.typing import ArrayLike
 
 import tag_optax
 from train.batches import Batch
-from train.models import apply_model
-from train.streams.types import Stream
-
-# Below every real logit, and still finite: an infinity would make 0 * inf of masked gradients.
-_NEVER = -1e9
-# Named, so that a user's jax_default_prng_impl changes nothing in a resumed run.
-_RANDOM = "threefry2x32"
-
-
-class TrainState(NamedTuple):
-    """Everything that a step reads and writes. With several seeds, leaves have a seed axis."""
-
-    step: jax.Array  # int32[]: steps since the stream began
-    rng: jax.Array  # uint32[2]: the key's data; a step folds its number in
-    params: Any
-    batch_stats: Any
-    opt_state: optax.OptState
-    alpha_sum: jax.Array  # float32[T, T]: alpha(t, s) added up over the steps of task t
-
-
-class Problem(NamedTuple):
-    """What is fixed along a stream."""
-
-    graphdef: Any
-    tx: optax.GradientTransformationExtraArgs
-    scale: float
-    offset: float
-    num_outputs: int
-    first_class: tuple[int, ...]
-    end_class: tuple[int, ...]
-
-
-def make_problem(
-    graphdef: Any, tx: optax.GradientTransformationExtraArgs, stream: Stream
-) -> Problem:
-    return Problem(
-        graphdef=graphdef,
-        tx=tx,
-        scale=stream.scale,
-        offset=stream.offset,
-        num_outputs=stream.num_outputs,
-        first_class=tuple(task.classes.start for task in stream.tasks),
-        end_class=tuple(task.classes.stop for task in stream.tasks),
-    )
-
-
-def random_key(seed: int) -> jax.Array:
-    """A key as plain numbers, which any checkpoint can hold."""
-    return jax.random.key_data(jax.random.key(seed, impl=_RANDOM))
-
-
-def init_state(problem: Problem, rng: jax.Array, params: Any, batch_stats: Any) -> TrainState:
-    num_tasks = len(problem.first_class)
-    return TrainState(
-        step=jnp.int32(0),
-        rng=rng,
-        params=params,
-        batch_stats=batch_stats,
-        opt_state=problem.tx.init(params),
-        alpha_sum=jnp.zeros((num_tasks, num_tasks), jnp.float32),
-    )
-
-
-def masked_logits(problem: Problem, logits: jax.Array, task: jax.Array) -> jax.Array:
-    """The logits, with those of other tasks' classes put out of reach."""
-    unit = jnp.arange(problem.num_outputs)
-    first, end = jnp.array(problem.first_class)[task], jnp.array(problem.end_class)[task]
-    own = (first <= unit) & (unit < end)
-    return jnp.where(own[None, :], logits, jnp.asarray(_NEVER, logits.dtype))
-
-
-def _inputs(problem: Problem, image: ArrayLike) -> jax.Array:
-    return jnp.asarray(image, jnp.float32) * problem.scale + problem.offset
+from train.methods.base import Method
+from train.problem import Problem
+from train.state import TrainState, key_of_step
 
 
 def _weights(opt_state: optax.OptState) -> jax.Array:
@@ -91,40 +19,21 @@ def _weights(opt_state: optax.OptState) -> jax.Array:
     return jnp.mean(jnp.stack(per_tensor), axis=0)
 
 
-def mean_loss(
+def train_step(
     problem: Problem,
-    params: Any,
-    batch_stats: Any,
+    method: Method,
+    tx: optax.GradientTransformationExtraArgs,
+    state: TrainState,
     batch: Batch,
     task: jax.Array,
-    dropout_key: jax.Array,
-) -> tuple[jax.Array, Any]:
-    """The batch's mean cross-entropy among the task's own classes, and the new batch statistics."""
-    logits, batch_stats = apply_model(
-        problem.graphdef,
-        params,
-        batch_stats,
-        _inputs(problem, batch.image),
-        train=True,
-        dropout_key=dropout_key,
-    )
-    losses = optax.softmax_cross_entropy_with_integer_labels(
-        masked_logits(problem, logits, task), batch.label
-    )
-    return jnp.sum(losses * batch.weight) / jnp.sum(batch.weight), batch_stats
-
-
-def train_step(
-    problem: Problem, state: TrainState, batch: Batch, task: jax.Array, *, has_alpha: bool
+    *,
+    has_alpha: bool,
 ) -> tuple[TrainState, jax.Array]:
     """One step on one batch of one task; returns the new state and the batch's mean loss."""
-    key = jax.random.fold_in(jax.random.wrap_key_data(state.rng, impl=_RANDOM), state.step)
-
-    def loss_of(params: Any) -> tuple[jax.Array, Any]:
-        return mean_loss(problem, params, state.batch_stats, batch, task, key)
-
-    (loss, batch_stats), grads = jax.value_and_grad(loss_of, has_aux=True)(state.params)
-    updates, opt_state = problem.tx.update(grads, state.opt_state, state.params, task_id=task)
+    found = method.gradient(problem, state, batch, task, key_of_step(state))
+    updates, opt_state = tx.update(
+        found.grads, state.opt_state, state.params, task_id=task, **found.extra_args
+    )
     alpha_sum = state.alpha_sum
     if has_alpha:
         alpha_sum = alpha_sum.at[task].add(_weights(opt_state))
@@ -132,22 +41,12 @@ def train_step(
         step=state.step + 1,
         rng=state.rng,
         params=optax.apply_updates(state.params, updates),
-        batch_stats=batch_stats,
+        batch_stats=found.batch_stats,
         opt_state=opt_state,
+        memory=found.memory,
         alpha_sum=alpha_sum,
     )
-    return state, loss
-
-
-def count_correct(
-    problem: Problem, params: Any, batch_stats: Any, batch: Batch, task: jax.Array
-) -> jax.Array:
-    """How many examples of a batch are classified right, among the task's own classes."""
-    logits, _ = apply_model(
-        problem.graphdef, params, batch_stats, _inputs(problem, batch.image), train=False
-    )
-    right = jnp.argmax(masked_logits(problem, logits, task), axis=-1) == batch.label
-    return jnp.sum(right * batch.weight)
+    return state, found.loss
 
 
 def several_steps(

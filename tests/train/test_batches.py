@@ -4,6 +4,7 @@ import collections
 
 import hypothesis
 import numpy as np
+import pytest
 from hypothesis import strategies
 
 from train import batches
@@ -39,24 +40,53 @@ def test_orders_differ_by_seed_task_and_epoch():
 
 
 def test_a_step_needs_no_history():
-    whole = batches.take(_examples(), (3, 4), 1, range(10), batch_size=4)
-    alone = batches.take(_examples(), (4,), 1, range(6, 7), batch_size=4)
+    whole = batches.take({2: _examples()}, (3, 4), 1, range(10), batch_size=4)
+    alone = batches.take({2: _examples()}, (4,), 1, range(6, 7), batch_size=4)
     for mine, theirs in zip(alone, whole, strict=True):
         np.testing.assert_array_equal(mine[0, 0], theirs[6, 1])
 
 
 def test_axes():
-    batch = batches.take(_examples(), (1, 2, 3), 0, range(5), batch_size=4)
+    batch = batches.take({2: _examples()}, (1, 2, 3), 0, range(5), batch_size=4)
     assert batch.image.shape == (5, 3, 4, 4, 4, 1)
-    assert batch.label.shape == batch.weight.shape == (5, 3, 4)
+    assert batch.label.shape == batch.weight.shape == batch.task.shape == (5, 3, 4)
+    assert (batch.task == 2).all()
     assert (batch.image.dtype, batch.label.dtype) == (np.uint8, np.int32)
 
 
 def test_blocks_cover_all_examples_once():
     examples = _examples()
-    blocks = [batches.block(examples, start, 8) for start in range(0, len(examples), 8)]
+    blocks = [batches.block(examples, 2, start, 8) for start in range(0, len(examples), 8)]
     labels = np.concatenate([block.label[block.weight == 1] for block in blocks])
     np.testing.assert_array_equal(labels, examples.labels)
+
+
+def test_several_tasks_at_once_keep_images_labels_and_tasks_together():
+    parts = {number: task.train for number, task in enumerate(make_stream().tasks)}
+    batch = batches.take(parts, (1,), 0, range(20), batch_size=4)  # 3 * 26 examples
+    assert batch.weight.sum() == 78
+    found = {(image.tobytes(), int(label), int(task)) for image, label, task in _rows(batch)}
+    expected = {
+        (image.tobytes(), int(label), number)
+        for number, part in parts.items()
+        for image, label in zip(part.images, part.labels, strict=True)
+    }
+    assert found == expected
+
+
+def _rows(batch):
+    image, label, task = (x.reshape(-1, *x.shape[3:]) for x in batch[:3])
+    return zip(image, label, task, strict=True)
+
+
+@pytest.mark.parametrize("count", [26, 5, 1])
+def test_revisited_examples_are_different_and_weigh_one_together(count):
+    found = list(batches.revisited(_examples(), (1, 2), 2, count, batch_size=4))
+    weight = np.concatenate([batch.weight for batch in found], axis=1)
+    np.testing.assert_allclose(weight.sum(axis=1), 1, rtol=1e-6)
+    for seed in range(2):
+        images = np.concatenate([batch.image[seed] for batch in found])[weight[seed] > 0]
+        assert len({image.tobytes() for image in images}) == count
 
 
 def _examples() -> Examples:

@@ -21,12 +21,12 @@ from .conftest import make_stream
 def learn(engine, seeds=(1,), calls=None):
     """A whole stream, without records; returns the state and every loss."""
     state, losses = engine.init(seeds), []
-    for task in range(len(engine.stream.tasks)):
-        end = engine.steps_of_task(task)
+    for task, end in enumerate(engine.steps()):
         for start in range(0, end, calls or engine.steps_per_call):
             steps = range(start, min(start + (calls or engine.steps_per_call), end))
             state, found = engine.train(state, seeds, task, steps)
             losses.append(np.asarray(found))
+        state = engine.end_stage(state, seeds, task)
     return state, np.concatenate(losses)
 
 

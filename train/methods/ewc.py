@@ -1,0 +1,62 @@
+"""EWC (Kirkpatrick et al., 2017): parameters that earlier tasks need are held back.
+
+The penalty on task t is lambda/2 sum_{s<t} F_s (theta - theta*_s)^2, where F_s is the diagonal of
+the Fisher information: the mean over the task's examples of the squared gradient of each one's own
+loss. Two copies of the parameters hold the sum over all tasks.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+import tag_optax
+from train.batches import Batch
+from train.config import Config
+from train.methods.base import Method, check_enough
+from train.problem import Problem, frozen_logits, one_by_one
+from train.state import TrainState
+from train.streams.types import Stream
+
+
+class EWC(Method):
+    """Elastic weight consolidation."""
+
+    needs_earlier_tasks = True
+
+    def __init__(self, config: Config, stream: Stream):
+        super().__init__(config, stream)
+        if config.fisher_samples is not None:
+            check_enough(config, stream, "fisher_samples", config.fisher_samples)
+
+    def chain(
+        self, tx: optax.GradientTransformationExtraArgs
+    ) -> optax.GradientTransformationExtraArgs:
+        return optax.chain(tag_optax.add_ewc_penalty(self.config.ewc_lambda), tx)
+
+    def num_revisited(self, examples: int) -> int:
+        return self.config.fisher_samples or examples
+
+    def revisit(
+        self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
+    ) -> TrainState:
+        del task
+        fisher = weighted_fisher(problem, state.params, state.batch_stats, batch)
+        # A quadratic with the same minimum can be added bit by bit: the sum is the task's.
+        opt_state = tag_optax.consolidate_ewc(state.opt_state, state.params, fisher)
+        return state._replace(opt_state=opt_state)
+
+
+def weighted_fisher(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
+    """sum_i w_i (grad log p(label_i | image_i))^2, like the parameters."""
+
+    def gradient(example: Batch) -> Any:
+        def loss_of(params: Any) -> jax.Array:
+            logits = frozen_logits(problem, params, batch_stats, example)
+            return optax.softmax_cross_entropy_with_integer_labels(logits, example.label)[0]
+
+        return jax.grad(loss_of)(params)
+
+    grads = jax.vmap(gradient)(one_by_one(batch))
+    return jax.tree.map(lambda g: jnp.tensordot(batch.weight, g**2, axes=1), grads)

@@ -74,6 +74,10 @@ class Method:
         del examples
         return 0
 
+    def revisited_at_once(self) -> int:
+        """How many of them it is given in one call, at most."""
+        return self.config.batch_size
+
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
     ) -> TrainState:

@@ -2,7 +2,8 @@
 
 The penalty on task t is lambda/2 sum_{s<t} F_s (theta - theta*_s)^2, where F_s is the diagonal of
 the Fisher information: the mean over the task's examples of the squared gradient of each one's own
-loss. Two copies of the parameters hold the sum over all tasks.
+loss. The authors of TAG take the square of one batch's mean gradient for it. Two copies of the
+parameters hold the sum over all tasks.
 """
 
 from typing import Any
@@ -18,6 +19,8 @@ from train.methods.base import Method, check_enough
 from train.problem import Problem, frozen_logits, one_by_one
 from train.state import TrainState
 from train.streams.types import Stream
+
+_AUTHORS_BATCH = 200
 
 
 class EWC(Method):
@@ -36,27 +39,45 @@ class EWC(Method):
         return optax.chain(tag_optax.add_ewc_penalty(self.config.ewc_lambda), tx)
 
     def num_revisited(self, examples: int) -> int:
-        return self.config.fisher_samples or examples
+        wanted = self.config.fisher_samples
+        if wanted is None:
+            wanted = examples if self.config.fisher == "examples" else _AUTHORS_BATCH
+        return min(wanted, examples)
+
+    def revisited_at_once(self) -> int:
+        if self.config.fisher == "examples":
+            return self.config.batch_size
+        return self.config.fisher_samples or _AUTHORS_BATCH
 
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
     ) -> TrainState:
         del task
-        fisher = weighted_fisher(problem, state.params, state.batch_stats, batch)
+        kind = example_fisher if self.config.fisher == "examples" else batch_fisher
+        fisher = kind(problem, state.params, state.batch_stats, batch)
         # A quadratic with the same minimum can be added bit by bit: the sum is the task's.
         opt_state = tag_optax.consolidate_ewc(state.opt_state, state.params, fisher)
         return state._replace(opt_state=opt_state)
 
 
-def weighted_fisher(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
+def example_fisher(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
     """sum_i w_i (grad log p(label_i | image_i))^2, like the parameters."""
 
     def gradient(example: Batch) -> Any:
-        def loss_of(params: Any) -> jax.Array:
-            logits = frozen_logits(problem, params, batch_stats, example)
-            return optax.softmax_cross_entropy_with_integer_labels(logits, example.label)[0]
+        return jax.grad(_total_loss, argnums=1)(problem, params, batch_stats, example)
 
-        return jax.grad(loss_of)(params)
-
-    grads = jax.vmap(gradient)(one_by_one(batch))
+    one_each = one_by_one(batch)._replace(weight=jnp.ones((len(batch.label), 1)))
+    grads = jax.vmap(gradient)(one_each)
     return jax.tree.map(lambda g: jnp.tensordot(batch.weight, g**2, axes=1), grads)
+
+
+def batch_fisher(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
+    """(sum_i w_i grad log p(label_i | image_i))^2, like the parameters."""
+    grads = jax.grad(_total_loss, argnums=1)(problem, params, batch_stats, batch)
+    return jax.tree.map(jnp.square, grads)
+
+
+def _total_loss(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> jax.Array:
+    logits = frozen_logits(problem, params, batch_stats, batch)
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.label)
+    return jnp.sum(batch.weight * losses)

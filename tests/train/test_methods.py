@@ -1,0 +1,359 @@
+"""Every method with every optimizer, and each method against the plainest way to write it."""
+
+import dataclasses
+import itertools
+import typing
+
+import chex
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import tag_optax
+from train import batches, optimizers
+from train.config import Config, OptimizerName, preset
+from train.engine import Engine
+from train.errors import UserError
+from train.methods import METHODS, make, memory
+from train.methods.ewc import batch_fisher, example_fisher
+from train.state import key_of_step
+
+from .conftest import make_stream
+from .test_step import learn, plain_mlp
+
+OPTIMIZERS = typing.get_args(OptimizerName)
+
+
+def with_method(tiny, method, optimizer="sgd", **settings):
+    rate = 0.05 if optimizer.endswith("sgd") else 0.005
+    settings = dict(learning_rate=rate, steps_per_call=1, directions_per_task=2) | settings
+    return dataclasses.replace(tiny, method=method, optimizer=optimizer, **settings)
+
+
+def _slow_but_for_the_usual(method, optimizer):
+    """Compiling all of them takes minutes: the others when everything is tested."""
+    usual = method == "naive" or optimizer in ("sgd", "tag-rmsprop")
+    return pytest.param(method, optimizer, marks=() if usual else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer"),
+    [_slow_but_for_the_usual(*pair) for pair in itertools.product(METHODS, OPTIMIZERS)],
+)
+def test_every_method_with_every_optimizer(tiny, tiny_stream, method, optimizer):
+    engine = Engine(with_method(tiny, method, optimizer), tiny_stream)
+    state, losses = learn(engine)
+    assert np.isfinite(losses).all()
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state.params))
+    found = engine.accuracies(state, range(3))
+    assert found.shape == (1, 3)
+    assert engine.traced["train"] == 1
+    if method == "naive":
+        chex.assert_trees_all_equal(state.params, plain_loop(engine))
+
+
+def plain_loop(engine):
+    """A training script: jit, grad, optax, and nothing of the engine but batches and weights."""
+    tx, stream = optimizers.make(engine.config), engine.stream
+
+    @jax.jit
+    def step(params, opt_state, batch, task):
+        def loss_of(params):
+            logits = plain_mlp(params, batch.image.astype(jnp.float32) * stream.scale)
+            unit, first = jnp.arange(6), 2 * batch.task[:, None]
+            own = (first <= unit) & (unit < first + 2)
+            losses = optax.softmax_cross_entropy_with_integer_labels(
+                jnp.where(own, logits, -1e9), batch.label
+            )
+            return jnp.sum(losses * batch.weight) / jnp.sum(batch.weight)
+
+        updates, opt_state = tx.update(jax.grad(loss_of)(params), opt_state, params, task_id=task)
+        return optax.apply_updates(params, updates), opt_state
+
+    params = engine.init((1,)).params
+    opt_state = tx.init(params)
+    for number, task in enumerate(stream.tasks):
+        for n in range(7):  # 26 examples in batches of 4
+            batch = batches.take({number: task.train}, (1,), number, range(n, n + 1), batch_size=4)
+            batch = batches.Batch(*(x[0, 0] for x in batch))
+            params, opt_state = step(params, opt_state, batch, np.int32(number))
+    return params
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "naive"])
+def test_seeds_side_by_side_equal_seeds_alone(tiny, tiny_stream, method):
+    config = with_method(tiny, method)
+    both, losses = learn(Engine(config, tiny_stream, num_seeds=2), seeds=(1, 2))
+    alone, alone_losses = learn(Engine(config, tiny_stream), seeds=(2,))
+    np.testing.assert_allclose(losses[:, 1], alone_losses[:, 0], rtol=1e-3)
+    mine = jax.tree.map(lambda x: x[1], both.params)
+    chex.assert_trees_all_close(mine, alone.params, rtol=1e-2, atol=1e-4)
+    if method in ("er", "a-gem"):
+        np.testing.assert_array_equal(both.memory.label[1], alone.memory.label)
+
+
+def state_in(engine, task, steps=3):
+    """A state after some tasks, and a few steps into the next; and its next batch."""
+    state = engine.init((1,))
+    for stage in range(task + 1):
+        for n in range(7 if stage < task else steps):
+            state, _ = engine.train(state, (1,), stage, range(n, n + 1))
+        if stage < task:
+            state = engine.end_stage(state, (1,), stage)
+    examples = engine.stream.tasks[task].train
+    taken = batches.take({task: examples}, (1,), task, range(steps, steps + 1), batch_size=4)
+    return state, batches.Batch(*(jnp.asarray(x[0, 0]) for x in taken))
+
+
+def plain_loss(params, batch):
+    """The mean loss of a batch, one example at a time."""
+    total = 0.0
+    for image, label, task, weight in zip(*batch, strict=True):
+        logits = jax.lax.dynamic_slice_in_dim(plain_mlp(params, image[None] / 255)[0], 2 * task, 2)
+        total -= weight * jax.nn.log_softmax(logits)[label - 2 * task]
+    return total / jnp.maximum(batch.weight.sum(), 1)
+
+
+plain_gradient = jax.jit(jax.grad(plain_loss))
+plain_loss_and_gradient = jax.jit(jax.value_and_grad(plain_loss))
+
+
+# EWC
+
+
+def whole_task(stream, task):
+    (batch,) = batches.revisited(stream.tasks[task].train, (1,), task, 26, batch_size=26)
+    return batches.Batch(*(jnp.asarray(x[0]) for x in batch))
+
+
+def brute_force_fisher(params, batch):
+    total = jax.tree.map(jnp.zeros_like, params)
+    for i in range(len(batch.label)):
+        one = jax.tree.map(lambda x, i=i: x[i : i + 1], batch)._replace(weight=jnp.ones(1))
+        gradient = plain_gradient(params, one)
+        total = jax.tree.map(lambda t, g, i=i: t + batch.weight[i] * g**2, total, gradient)
+    return total
+
+
+def test_fisher_equals_a_loop_over_examples(tiny, tiny_stream):
+    engine = Engine(with_method(tiny, "ewc"), tiny_stream)
+    state, _ = state_in(engine, 0)
+    batch = whole_task(tiny_stream, 0)
+    expected = brute_force_fisher(state.params, batch)
+    found = example_fisher(engine.problem, state.params, state.batch_stats, batch)
+    chex.assert_trees_all_close(found, expected, rtol=1e-3, atol=1e-8)
+    # The authors' kind is another quantity.
+    squared = jax.tree.map(jnp.square, plain_gradient(state.params, batch))
+    authors = batch_fisher(engine.problem, state.params, state.batch_stats, batch)
+    chex.assert_trees_all_close(authors, squared, rtol=1e-3, atol=1e-8)
+    assert optax.tree.sum(found) > 1.5 * optax.tree.sum(authors)
+
+
+@pytest.mark.parametrize(("fisher", "samples"), [("examples", None), ("examples", 5), ("batch", 9)])
+def test_ewc_pulls_towards_every_finished_task(tiny, tiny_stream, fisher, samples):
+    """The penalty's gradient is lambda sum_s F_s (theta - theta_s), F_s as a loop finds it."""
+    config = with_method(
+        tiny, "ewc", fisher=fisher, fisher_samples=samples, ewc_lambda=2.0, learning_rate=0.3
+    )
+    engine = Engine(config, tiny_stream)
+    penalty, state = optax.tree.zeros_like(engine.init((1,)).params), engine.init((1,))
+    ends = []
+    for task in (0, 1):
+        for n in range(7):
+            state, _ = engine.train(state, (1,), task, range(n, n + 1))
+        count = samples or 26
+        (batch,) = batches.revisited(
+            tiny_stream.tasks[task].train, (1,), task, count, batch_size=count
+        )
+        batch = batches.Batch(*(jnp.asarray(x[0]) for x in batch))
+        if fisher == "examples":
+            found = brute_force_fisher(state.params, batch)
+        else:
+            mean = plain_gradient(state.params, batch._replace(weight=jnp.ones(count)))
+            found = jax.tree.map(jnp.square, mean)
+        ends.append((found, jax.tree.map(jnp.copy, state.params)))
+        state = engine.end_stage(state, (1,), task)
+    state, _ = engine.train(state, (1,), 2, range(1))
+    for found, end in ends:
+        penalty = jax.tree.map(
+            lambda p, f, theta, e: p + 2.0 * f * (theta - e), penalty, found, state.params, end
+        )
+    tx = tag_optax.add_ewc_penalty(2.0)
+    added, _ = tx.update(optax.tree.zeros_like(state.params), state.opt_state[0], state.params)
+    chex.assert_trees_all_close(added, penalty, rtol=2e-2, atol=1e-6)
+    assert optax.tree.norm(penalty) > 1e-4
+
+
+def test_ewc_keeps_two_copies_whatever_the_number_of_tasks(tiny):
+    for tasks in (2, 5):
+        config = with_method(tiny, "ewc", num_tasks=tasks)
+        engine = Engine(config, make_stream(tasks))
+        state = engine.init((1,))
+        carried = sum(leaf.size for leaf in jax.tree.leaves((state.opt_state, state.memory)))
+        assert carried == 2 * sum(leaf.size for leaf in jax.tree.leaves(state.params))
+
+
+# A-GEM and ER
+
+
+def drawn_in(engine, state, task):
+    """What a step draws from its memory."""
+    key = jax.random.fold_in(key_of_step(state), 0)
+    left_out = memory.NOBODY if engine.config.replay_current_task else task
+    return memory.draw(state.memory, key, engine.config.batch_size, without=left_out)
+
+
+def gradient_in(engine, state, batch, task):
+    return engine.method.gradient(engine.problem, state, batch, jnp.int32(task), key_of_step(state))
+
+
+@pytest.mark.parametrize("current", [False, True])
+def test_er_adds_the_gradient_of_what_it_replays(tiny, tiny_stream, current):
+    config = with_method(tiny, "er", memory_per_class=4, replay_current_task=current)
+    engine = Engine(config, tiny_stream)
+    state, batch = state_in(engine, 1)
+    remembered = drawn_in(engine, state, 1)
+    found = gradient_in(engine, state, batch, 1)
+    expected = jax.tree.map(
+        jnp.add,
+        plain_gradient(state.params, batch),
+        plain_gradient(state.params, remembered),
+    )
+    chex.assert_trees_all_close(found.grads, expected, rtol=1e-3, atol=1e-6)
+    np.testing.assert_allclose(found.loss, plain_loss(state.params, batch), rtol=1e-5)
+    tasks = {
+        int(t)
+        for seed in range(20)
+        for t in drawn_in(engine, state._replace(step=jnp.int32(seed)), 1).task
+    }
+    assert tasks == ({0, 1} if current else {0})
+
+
+@pytest.mark.parametrize("method", ["er", "a-gem"])
+def test_the_first_task_is_learned_as_without_a_memory(tiny, tiny_stream, method):
+    engine = Engine(with_method(tiny, method), tiny_stream)
+    state, batch = state_in(engine, 0)
+    assert (state.memory.task == 0).any()
+    found = gradient_in(engine, state, batch, 0)
+    plain = plain_gradient(state.params, batch)
+    chex.assert_trees_all_close(found.grads, plain, rtol=1e-3, atol=1e-6)
+
+
+def test_a_gem_never_steps_against_its_memory(tiny, tiny_stream):
+    engine = Engine(with_method(tiny, "a-gem", memory_per_class=2, learning_rate=0.3), tiny_stream)
+    tx, against = tag_optax.project_agem(), 0
+    for task, steps in itertools.product((1, 2), range(7)):
+        state, batch = state_in(engine, task, steps)
+        found = gradient_in(engine, state, batch, task)
+        reference = plain_gradient(state.params, drawn_in(engine, state, task))
+        chex.assert_trees_all_close(
+            found.extra_args["memory_grad"], reference, rtol=1e-3, atol=1e-6
+        )
+        projected, _ = tx.update(found.grads, tx.init(state.params), **found.extra_args)
+        against += optax.tree.vdot(found.grads, reference) < 0
+        scale = optax.tree.norm(found.grads) * optax.tree.norm(reference)
+        assert optax.tree.vdot(projected, reference) >= -1e-5 * scale
+        after, _ = engine.train(state, (1,), task, range(steps, steps + 1))
+        step = optax.tree.sub(after.params, state_in(engine, task, steps)[0].params)
+        chex.assert_trees_all_close(step, optax.tree.scale(-0.3, projected), rtol=1e-2, atol=1e-6)
+    assert against > 0  # Else nothing was tested.
+
+
+@pytest.mark.parametrize("method", ["er", "a-gem"])
+@pytest.mark.parametrize("per_class", [1, 5])
+def test_memories_have_room_for_every_class(tiny, tiny_stream, method, per_class):
+    engine = Engine(with_method(tiny, method, memory_per_class=per_class), tiny_stream)
+    state, _ = learn(engine)
+    assert state.memory.label.shape == (6 * per_class,)
+    counts = np.bincount(state.memory.label[state.memory.task >= 0], minlength=6)
+    if method == "a-gem":
+        np.testing.assert_array_equal(counts, per_class)
+    else:
+        assert counts.sum() == 6 * per_class
+        assert state.memory.offered == 3 * 26  # The filling of a last batch is not offered.
+
+
+# OGD
+
+
+def test_ogd_leaves_earlier_answers_alone_to_first_order(tiny, tiny_stream):
+    engine = Engine(with_method(tiny, "ogd", directions_per_task=3), tiny_stream)
+    state, _ = state_in(engine, 0, steps=7)
+    (revisited,) = batches.revisited(tiny_stream.tasks[0].train, (1,), 0, 3, batch_size=3)
+
+    def logits(params):
+        found = plain_mlp(params, revisited.image[0] / 255)
+        return found[np.arange(3), revisited.label[0]]
+
+    directions = jax.jacobian(logits)(state.params)
+    before = jax.tree.map(jnp.copy, state.params)
+    state = engine.end_stage(state, (1,), 0)
+    assert int(state.opt_state[0].stored[0]) == 3
+    state, _ = engine.train(state, (1,), 1, range(1))
+    step = optax.tree.sub(state.params, before)
+    assert optax.tree.norm(step) > 1e-3
+    for i in range(3):
+        direction = jax.tree.map(lambda d, i=i: d[i], directions)
+        scale = optax.tree.norm(direction) * optax.tree.norm(step)
+        assert abs(optax.tree.vdot(direction, step)) < 1e-4 * scale
+
+
+# Multitask
+
+
+def test_multitask_equals_a_plain_loop_over_all_data(tiny, tiny_stream):
+    engine = Engine(with_method(tiny, "multitask", learning_rate=0.1), tiny_stream)
+    assert engine.steps() == [20]  # 78 examples in batches of 4.
+    state, losses = learn(engine)
+    params = engine.init((1,)).params
+    parts = {number: task.train for number, task in enumerate(tiny_stream.tasks)}
+    for n in range(20):
+        taken = batches.take(parts, (1,), 0, range(n, n + 1), batch_size=4)
+        batch = batches.Batch(*(jnp.asarray(x[0, 0]) for x in taken))
+        loss, gradient = plain_loss_and_gradient(params, batch)
+        np.testing.assert_allclose(losses[n, 0], loss, rtol=1e-3)
+        params = jax.tree.map(lambda p, g: p - 0.1 * g, params, gradient)
+    chex.assert_trees_all_close(state.params, params, rtol=1e-2, atol=1e-4)
+    assert engine.learned_after(0) == range(3)
+
+
+# What cannot work
+
+
+@pytest.mark.parametrize("method", ["ewc", "a-gem", "er", "ogd"])
+def test_one_task_gives_nothing_to_protect(tiny, method):
+    with pytest.raises(UserError, match=f"--method {method} protects earlier tasks"):
+        make(with_method(tiny, method, num_tasks=1), make_stream(1))
+
+
+@pytest.mark.parametrize(
+    ("method", "field"), [("ewc", "fisher_samples"), ("ogd", "directions_per_task")]
+)
+def test_more_samples_than_a_task_has(tiny, tiny_stream, method, field):
+    with pytest.raises(UserError, match="task 'noise 0' of noise has only 26"):
+        make(with_method(tiny, method, **{field: 27}), tiny_stream)
+
+
+@pytest.mark.parametrize("size", [0, -1])
+@pytest.mark.parametrize(
+    "field", ["memory_per_class", "memory_batch_size", "fisher_samples", "directions_per_task"]
+)
+def test_sizes_below_one(field, size):
+    flag = "--" + field.replace("_", "-")
+    with pytest.raises(UserError, match=f"{flag} must be at least 1, and is {size}"):
+        Config(**{field: size})
+
+
+def test_the_papers_settings():
+    def of(method, optimizer, stream="split-cifar100"):
+        return preset(stream, optimizer, method)
+
+    assert of("a-gem", "sgd", "split-mini-imagenet").learning_rate == 0.1
+    assert of("er", "sgd", "split-mini-imagenet").learning_rate == 0.05
+    assert of("er", "tag-rmsprop").learning_rate == 5e-4
+    assert of("er", "tag-rmsprop", "split-cub").learning_rate == 1e-4
+    assert of("a-gem", "tag-rmsprop").learning_rate == 2.5e-4
+    assert of("ewc", "rmsprop").learning_rate == 5e-3
+    assert of("er", "sgd").memory_per_class == 1

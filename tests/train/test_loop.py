@@ -147,6 +147,26 @@ def test_stopped_anywhere_and_resumed_is_the_same_to_the_bit(
     assert_equal(uninterrupted, contents(tmp_path, engine))
 
 
+@pytest.mark.parametrize("method", ["ewc", "a-gem", "er", "ogd", "multitask"])
+def test_every_method_resumes_with_what_it_keeps(tiny, tiny_stream, tmp_path, console, method):
+    config = dataclasses.replace(
+        tiny, method=method, optimizer="sgd", steps_per_call=2, directions_per_task=2
+    )
+    engine = Engine(config, tiny_stream)
+    for name, stops in (("whole", ()), ("cut", (2, 4))):
+        for after in stops:
+            with pytest.raises(Stopped):
+                start(engine, tmp_path / name, console, display=StopAt(console, after))
+        start(engine, tmp_path / name, console)
+    whole, cut = (contents(tmp_path / name, engine) for name in ("whole", "cut"))
+    assert_equal(whole, cut)
+    accuracy = read_result(tmp_path / "cut/seed-1").accuracy
+    measured = np.tri(3, dtype=bool)
+    if method == "multitask":
+        measured[:2] = False  # All tasks are learned at once, and measured once.
+    np.testing.assert_array_equal(np.isfinite(accuracy), measured)
+
+
 def test_ctrl_c_is_a_stop_too(engine, tmp_path, console):
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(Stopped, match=r"task \d, step \d"):

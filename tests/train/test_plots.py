@@ -198,7 +198,7 @@ def test_alpha_draws_range_and_dots(tasks: int, b: float) -> None:
     np.testing.assert_array_equal(drawn["unrelated: 1"], 1)
     legend = axes.get_legend()
     assert legend is not None
-    assert f"= {math.exp(-b):.2g}" in legend.get_title().get_text()
+    assert f"same direction: {math.exp(-b):.2g}\n" in legend.get_title().get_text()
     np.testing.assert_array_equal(drawn["each task s"], np.concatenate(rows))
     assert axes.get_yscale() == "log"
     assert axes.get_xlabel() == "task t"
@@ -226,7 +226,7 @@ def test_alpha_and_accuracy() -> None:
     assert np.all(np.isnan(drawn["mean over s"][:s]))
     for name, line in lines_of(below).items():
         np.testing.assert_allclose(line, [NAN] * s + list(100 * curves[name].mean(axis=0)[s:]))
-    assert above.get_ylabel() == r"$\alpha(t, 4)$ (log scale)"
+    assert above.get_ylabel() == "α(t, 4) (log scale)"
     assert below.get_ylabel() == "accuracy on task 4 (%)"
     assert below.get_xlabel() == "task t"
     assert above.get_xlim() == below.get_xlim() == (3.5, 20.5)

@@ -90,6 +90,8 @@ _NO_RESULT = ("log_every", "steps_per_call")
 _IN_KEY = ("stream", "method", "optimizer", "epochs", "memory_per_class", "num_gradients")
 _ROUNDING = {"accuracy": 0.06, "learning_accuracy": 0.06, "forgetting": 0.006}
 
+STREAMS = tuple(_STREAMS)
+
 
 class _Key(NamedTuple):
     """What names a row in both files."""
@@ -136,7 +138,9 @@ def reference(config: Config, metric: str) -> Reference | None:
     if metric == "backward_transfer":
         tasks = config.num_tasks
         mean, std = mean * tasks / (tasks - 1), std * tasks / (tasks - 1)
-        notes.insert(0, f"printed as accuracy - LA: multiplied by {tasks}/{tasks - 1}")
+        notes.insert(
+            0, f"printed as accuracy minus LA; here times {tasks}/{tasks - 1}, as BWT is defined"
+        )
     return Reference(mean, std, source, "; ".join(notes))
 
 
@@ -163,7 +167,7 @@ def departures(config: Config) -> list[str]:
         if logged and name in logged.settings:
             valid.append(logged.settings[name])
         if mine[name] not in valid:
-            found.append(f"{name} {mine[name]}, not {_shown(usual[name])}")
+            found.append(f"{name} {_shown(mine[name])}, not {_shown(usual[name])}")
     # Only the birds start from weights learned on ImageNet.
     if (config.pretrained is not None) != (config.stream == "split-cub"):
         found.append("pretrained weights" if config.pretrained else "no pretrained weights")

@@ -99,7 +99,7 @@ def accuracy_matrix(
     axes.set_xlabel("evaluated on task", fontsize=TEXT)
     axes.set_ylabel("after learning task", fontsize=TEXT, labelpad=8)
     bar = figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02, aspect=40)
-    bar.set_label("test accuracy (%)", fontsize=TEXT)
+    bar.set_label("accuracy (%)", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     bar.outline.set_linewidth(0)
     return figure

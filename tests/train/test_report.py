@@ -398,7 +398,7 @@ def test_a_place_that_cannot_be_written(tmp_path, capsys):
 class Page(html.parser.HTMLParser):
     """Checks that tags are balanced, and keeps ids, addresses and text."""
 
-    VOID = ("meta", "br", "img", "hr", "link", "input")
+    VOID = ("meta", "br", "img", "hr", "link", "input", "wbr")
 
     def __init__(self, text: str):
         super().__init__()

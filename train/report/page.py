@@ -185,8 +185,9 @@ def _head(compared: bool) -> list[str]:
 
 
 def _row(section: Section, group: Group, notes: Footnotes) -> str:
-    settings = ", ".join(group.settings())
-    small = f"<small>{escape(settings)}</small>" if settings else ""
+    # A name may break after an underscore, where a phone leaves it little room.
+    settings = escape(", ".join(group.settings())).replace("_", "_<wbr>")
+    small = f"<small>{settings}</small>" if settings else ""
     cells = [
         f'<th scope="row" class="name">{escape(configs.label(group.config))}{small}</th>',
         f"<td>{group.config.learning_rate:g}</td>",

@@ -11,8 +11,8 @@ How rows that contradict each other are read:
 - The printed figure comes before the log; a note gives the logged one where the two differ by more
   than rounding (Split-miniImageNet: Naive SGD; ER with 5 and 10 examples a class).
 - A figure printed in several tables is taken from the main table. Others differ for ER on
-  Split-miniImageNet (52.76 where the sizes of memory are compared: probably at the rate 0.1, at which
-  2 and 3 examples were logged, not 0.05), and in the last digit for 5-dataset.
+  Split-miniImageNet (52.76 where the sizes of memory are compared: probably at the rate 0.1, at
+  which 2 and 3 examples were logged, not 0.05), and in the last digit for 5-dataset.
 - MTL in the table of five epochs repeats the single pass, which is all that was logged: left out.
 - A method logged twice (`cub_10`, TAG-RMSProp) counts with more complete runs.
 - Multi-task rows of the log have forgetting and LA copied from elsewhere: only accuracy counts.

@@ -70,7 +70,7 @@ class PrepareCommand:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportCommand:
-    """Tables and plots of any set of runs."""
+    """Tables of any set of runs beside the paper's figures, plots, and one HTML page."""
 
     runs: tyro.conf.Positional[tuple[pathlib.Path, ...]] = (pathlib.Path("runs"),)
     """Run directories, or directories of them."""

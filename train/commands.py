@@ -70,12 +70,11 @@ def _report(roots: list[pathlib.Path], out: pathlib.Path, console: rich.console.
     groups, unfinished = report.collect(roots)
     for path in unfinished:
         _say(console, f"not finished, left out: {path}")
-    for stream in sorted({group.config.stream for group in groups}):
-        chosen = [group for group in groups if group.config.stream == stream]
-        console.print(report.table(chosen, title=stream))
+    for section in report.sections(groups):
+        console.print(report.table(section))
     written = report.write(groups, out)
-    names = ", ".join(path.name for path in written)
-    _say(console, f"Written to {out}: {names}")
+    names = [path.name for path in written if path.suffix != ".png"]
+    _say(console, f"Written to {out}: {', '.join(names)}, {len(written) - len(names)} plots")
 
 
 def _say(console: rich.console.Console, line: str) -> None:

@@ -32,6 +32,8 @@ MARKERS = "osD^"  # Filled for four methods, hollow for the next four.
 # Five, so that the ninth method has the colour and marker of the first, but not its line.
 LINES: tuple[LineStyleType, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 INK, GREY, GRID, DOTS, BARS = "#222222", "#6E6E6E", "#E3E3E3", "#56B4E9", "#8CCBEF"
+# On a coloured tile: not INK and white, which a page with a dark background exchanges.
+ON_DARK, ON_BRIGHT = "#FEFEFE", "#111111"
 TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # Points.
 NAME_WIDTH = 30  # Characters in a line of a method's or a task's name.
 MOST_TICKS, MOST_NUMBERS = 20, 12  # Tasks beyond which labels would touch.
@@ -85,7 +87,7 @@ def accuracy_matrix(
         for t, s in np.argwhere(~np.isnan(percent)):
             red, green, blue, _ = mesh.to_rgba(percent[t, s])
             dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-            colour = "white" if dark else INK
+            colour = ON_DARK if dark else ON_BRIGHT
             axes.text(s + 1, t + 1, f"{percent[t, s]:.1f}", color=colour, **style)
     axes.invert_yaxis()
     # The names are written once, and across only the numbers: no slanted text.
@@ -97,7 +99,7 @@ def accuracy_matrix(
     axes.set_xlabel("evaluated on task", fontsize=TEXT)
     axes.set_ylabel("after learning task", fontsize=TEXT, labelpad=8)
     bar = figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02, aspect=40)
-    bar.set_label("test accuracy (%)", fontsize=TEXT)
+    bar.set_label("accuracy (%)", fontsize=TEXT)
     bar.ax.tick_params(labelsize=SMALL)
     bar.outline.set_linewidth(0)
     return figure
@@ -116,7 +118,7 @@ def alpha(alpha_matrix: ArrayLike, *, title: str, b: float) -> Figure:
     dots: Style = dict(color=DOTS, markersize=4.5, markeredgewidth=0, alpha=0.6)
     axes.plot(t + 1, matrix[t, s], "o", label="each task s", **dots)
     _draw_alpha_range(axes, matrix, b)
-    axes.set_ylabel(r"$\alpha(t, s)$ (log scale)", fontsize=TEXT)
+    axes.set_ylabel("α(t, s) (log scale)", fontsize=TEXT)
     _count_tasks(axes, len(matrix), "task t")
     return figure
 
@@ -124,14 +126,14 @@ def alpha(alpha_matrix: ArrayLike, *, title: str, b: float) -> Figure:
 def alpha_and_accuracy(
     alpha_matrix: ArrayLike, curves: Mapping[str, ArrayLike], s: int, *, title: str, b: float
 ) -> Figure:
-    r"""One task s as the stream goes on: ``alpha[t, s]`` above, its accuracy below.
+    """One task s as the stream goes on: ``alpha[t, s]`` above, its accuracy below.
 
     ``curves[method][seed, t]`` is the accuracy ``a[t, s]``; both start where s is learned.
 
     >>> curves = {"tag": [[0.9, 0.7]]}
     >>> figure = alpha_and_accuracy([[0.1, np.nan], [0.5, 0.1]], curves, 0, title="Task 1", b=5)
     >>> [axes.get_ylabel() for axes in figure.axes]
-    ['$\\alpha(t, 1)$ (log scale)', 'accuracy on task 1 (%)']
+    ['α(t, 1) (log scale)', 'accuracy on task 1 (%)']
     """
     matrix = _mean_matrix(alpha_matrix)
     tasks = len(matrix)
@@ -142,7 +144,7 @@ def alpha_and_accuracy(
     black: Style = dict(color=INK, markersize=5, zorder=3)
     above.plot(np.arange(1, tasks + 1), of_s, "o-", label=f"s = {s + 1}", **black)
     _draw_alpha_range(above, np.where(since[:, None], matrix, np.nan), b)
-    above.set_ylabel(rf"$\alpha(t, {s + 1})$ (log scale)", fontsize=TEXT)
+    above.set_ylabel(f"α(t, {s + 1}) (log scale)", fontsize=TEXT)
     _draw_curves(below, {name: np.where(since, a, np.nan) for name, a in curves.items()})
     below.set_ylabel(f"accuracy on task {s + 1} (%)", fontsize=TEXT)
     _count_tasks(above, tasks, "", first=s + 1)
@@ -200,7 +202,7 @@ def method_bars(
         hollow: Style = dict(fmt="D", color=COLOURS[1], mfc="white", markersize=6, capsize=3)
         axes.errorbar(paper[:, 0], low, xerr=paper[:, 1], label="paper, mean ± s.d.", **hollow)
         indent = 14 + 6.2 * max(map(len, ["measured", *cells]))  # Points: beyond the first column.
-        theirs = {place: _number(*reference[order[place]], digits) for place in known}
+        theirs = {place: _number(*reference[order[place]], 2) for place in known}  # As printed.
         _column(axes, indent, "paper", theirs, COLOURS[1])
     axes.set_yticks(places, names, fontsize=TEXT)
     axes.tick_params(axis="y", length=0)
@@ -266,22 +268,37 @@ def _legend(axes: Axes, title: str, **options: Any) -> None:
 def _draw_curves(axes: Axes, curves: Mapping[str, ArrayLike]) -> None:
     """One line for each ``curves[method][seed, t]`` in percent, in a band of one deviation."""
     lines = []
-    for i, (name, curve) in enumerate(curves.items()):
-        mean, std = over_seeds(100 * np.asarray(curve, np.float64))
+    means = {
+        name: over_seeds(100 * np.asarray(curve, np.float64)) for name, curve in curves.items()
+    }
+    # All tasks learned at once give one value, at the end: a level to compare with, not a curve.
+    levels = [name for name, (mean, _) in means.items() if _is_level(mean)]
+    for name in levels:
+        grey: Style = dict(color=GREY, linestyle=(0, (1, 1)), linewidth=1.8)
+        lines.append(
+            axes.axhline(means[name][0][-1], label=textwrap.fill(name, NAME_WIDTH), **grey)
+        )
+    for i, name in enumerate(name for name in means if name not in levels):
+        mean, std = means[name]
         x = np.arange(1, len(mean) + 1)
         colour = COLOURS[i % len(COLOURS)]
         hollow = i // len(MARKERS) % 2
         style: Style = dict(marker=MARKERS[i % len(MARKERS)], linestyle=LINES[i % len(LINES)])
         style |= dict(color=colour, markerfacecolor="white" if hollow else colour, markersize=5)
         lines += axes.plot(x, mean, label=textwrap.fill(name, NAME_WIDTH), **style)
-        if len(np.asarray(curve)) > 1:
+        if len(np.asarray(curves[name])) > 1:
             axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.1, linewidth=0)
     # The order of the legend is that of the lines' right ends.
     lines.sort(key=lambda line: _last(line.get_ydata()), reverse=True)
     _legend(axes, _seeds_in_words(curves), handles=lines)
 
 
-def _last(values: NDArray[np.float64]) -> float:
+def _is_level(mean: NDArray[np.float64]) -> bool:
+    return len(mean) > 1 and bool(np.isnan(mean[:-1]).all() and np.isfinite(mean[-1]))
+
+
+def _last(values: ArrayLike) -> float:
+    values = np.asarray(values, np.float64)
     finite = values[~np.isnan(values)]
     return finite[-1] if finite.size else -math.inf
 
@@ -314,8 +331,8 @@ def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float) -> None
     unrelated: Style = dict(color=COLOURS[1], linestyle=":", linewidth=1.8)
     axes.axhline(1, label="unrelated: 1", **unrelated)
     # The ends of the scale are written, not drawn: they may lie decades away from every weight.
-    ends = f"same direction: $e^{{-b}}$ = {math.exp(-b):.2g}\nopposed: $e^b$ = {math.exp(b):.3g}"
-    _legend(axes, "$\\alpha(t, s)$ with $s \\neq t$\n" + ends)
+    ends = f"same direction: {math.exp(-b):.2g}\nopposed: {math.exp(b):.3g}"
+    _legend(axes, f"α(t, s) with s ≠ t, b = {b:g}\n{ends}")
 
 
 def _others(matrix: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -168,10 +168,13 @@ class RunResult:
 def read_result(path: pathlib.Path) -> RunResult:
     """Reads a run that has finished at least one task."""
     config = configs.read(path / "config.json")
-    seed = json.loads((path / "config.json").read_text())["seed"]
+    seed = json.loads((path / "config.json").read_text()).get("seed")
+    if not isinstance(seed, int):
+        raise UserError(f"{path / 'config.json'} names no seed: it is not a run's.")
     try:
-        with np.load(path / "accuracy.npz") as found:
-            return RunResult(
+        # Opened here, as numpy leaves a file open that it cannot read.
+        with (path / "accuracy.npz").open("rb") as file, np.load(file) as found:
+            result = RunResult(
                 path=path,
                 config=config,
                 seed=seed,
@@ -182,8 +185,12 @@ def read_result(path: pathlib.Path) -> RunResult:
             )
     except FileNotFoundError:
         raise UserError(f"{path} has finished no task yet.") from None
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
         raise UserError(f"{path / 'accuracy.npz'} cannot be read ({error}).") from error
+    tasks = len(result.tasks)
+    if not tasks or result.accuracy.shape != (tasks, tasks):
+        raise UserError(f"{path / 'accuracy.npz'} holds no matrix of its {tasks} tasks.")
+    return result
 
 
 def find_runs(roots: list[pathlib.Path]) -> list[pathlib.Path]:

@@ -1,5 +1,6 @@
 """The command line as a user meets it: every command, every stream, and what one can get wrong."""
 
+import csv
 import json
 import os
 import pathlib
@@ -114,20 +115,20 @@ def test_demo(tmp_path, capsys):
     """The embedded comparison shows what it promises, at two seeds here."""
     assert main(["demo", "--seeds", "1", "2"]) == 0
     report = tmp_path / "runs/rotated-digits/report"
-    rows = (report / "results.csv").read_text().splitlines()[1:]
+    rows = list(csv.DictReader((report / "results.csv").read_text().splitlines()))
     found = {
-        name: [row.split(",") for row in rows if row.split(",")[1] == name]
+        name: [row for row in rows if row["optimizer"] == name]
         for name in ("rmsprop", "tag-rmsprop")
     }
     assert [len(runs) for runs in found.values()] == [2, 2]
     accuracy, forgetting = (
         {name: np.mean([float(run[column]) for run in runs]) for name, runs in found.items()}
-        for column in (4, 5)
+        for column in ("accuracy", "forgetting")
     )
     assert accuracy["tag-rmsprop"] > accuracy["rmsprop"]
     assert forgetting["tag-rmsprop"] < forgetting["rmsprop"]
     said = capsys.readouterr().out
-    assert "report.md" in said
+    assert "report.md, report.html" in said
     for name in ("accuracy", "final-forgetting", "matrix-rmsprop", "alpha-tag-rmsprop"):
         assert (report / f"rotated-digits-{name}.png").stat().st_size > 10_000
 
@@ -151,7 +152,7 @@ def test_report_of_chosen_runs(tmp_path, capsys):
     assert page.count("| sgd |") == 1
     for line in page.splitlines():
         if line.startswith("!["):
-            assert (tmp_path / "together" / line.partition("(")[2].rstrip(")")).exists()
+            assert (tmp_path / "together" / line.rpartition("(")[2].rstrip(")")).exists()
     assert len((tmp_path / "together/results.csv").read_text().splitlines()) == 4
 
 

@@ -121,6 +121,17 @@ def test_stream_stops_where_a_seed_stops() -> None:
     check_legible(figure, "NaN")
 
 
+def test_stream_draws_what_is_measured_only_at_the_end_as_a_level() -> None:
+    curves = {"all at once": [[NAN, NAN, 0.7], [NAN, NAN, 0.9]], "m": [[0.9, 0.5, 0.4]]}
+    figure = plots.accuracy_along_stream(curves, title="Level")
+    (axes,) = figure.axes
+    drawn = lines_of(axes)
+    np.testing.assert_allclose(drawn["all at once"], [80, 80])
+    assert axes.lines[1].get_color() == plots.COLOURS[0]  # The level takes no colour of the cycle.
+    assert legend_of(axes) == ["all at once", "m"]
+    check_legible(figure, "Level")
+
+
 def test_stream_of_many_tasks_and_long_names() -> None:
     title = "A title so long that it must be broken: " + LONG
     figure = plots.accuracy_along_stream(
@@ -151,7 +162,7 @@ def test_matrix_draws_the_lower_triangle_and_its_numbers() -> None:
     assert axes.yaxis_inverted()
     assert axes.get_xlabel() == "evaluated on task"
     assert axes.get_ylabel() == "after learning task"
-    assert bar.get_ylabel() == "test accuracy (%)"
+    assert bar.get_ylabel() == "accuracy (%)"
     labels = [label.get_text() for label in axes.get_yticklabels()]
     assert labels == [f"{name}  {n}" for n, name in enumerate(names, 1)]
     check_legible(figure, "A matrix")
@@ -198,7 +209,7 @@ def test_alpha_draws_range_and_dots(tasks: int, b: float) -> None:
     np.testing.assert_array_equal(drawn["unrelated: 1"], 1)
     legend = axes.get_legend()
     assert legend is not None
-    assert f"= {math.exp(-b):.2g}" in legend.get_title().get_text()
+    assert f"same direction: {math.exp(-b):.2g}\n" in legend.get_title().get_text()
     np.testing.assert_array_equal(drawn["each task s"], np.concatenate(rows))
     assert axes.get_yscale() == "log"
     assert axes.get_xlabel() == "task t"
@@ -226,7 +237,7 @@ def test_alpha_and_accuracy() -> None:
     assert np.all(np.isnan(drawn["mean over s"][:s]))
     for name, line in lines_of(below).items():
         np.testing.assert_allclose(line, [NAN] * s + list(100 * curves[name].mean(axis=0)[s:]))
-    assert above.get_ylabel() == r"$\alpha(t, 4)$ (log scale)"
+    assert above.get_ylabel() == "α(t, 4) (log scale)"
     assert below.get_ylabel() == "accuracy on task 4 (%)"
     assert below.get_xlabel() == "task t"
     assert above.get_xlim() == below.get_xlim() == (3.5, 20.5)

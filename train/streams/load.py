@@ -10,6 +10,7 @@ from train.streams import cache, digits, prepared
 from train.streams.commands import prepare_advice
 from train.streams.registry import DATA_SETS, stream_spec
 from train.streams.sampling import spaced
+from train.streams.sources import record
 from train.streams.specs import DataSet, Plan, StreamSpec
 from train.streams.types import Examples, Stream, Task
 
@@ -116,7 +117,7 @@ def _sources(
             )
             origin = data.version
         _check_labels(data_set, train.labels, test.labels)
-        sources[data_set.name] = train, test, _record(data_set, origin, len(train), len(test))
+        sources[data_set.name] = train, test, record(data_set, origin, len(train), len(test))
     return sources
 
 
@@ -133,13 +134,6 @@ def _check_labels(data_set: DataSet, train: np.ndarray, test: np.ndarray) -> Non
             raise UserError(
                 f"{data_set.name} has no {split} example of class {', '.join(map(str, absent))}."
             )
-
-
-def _record(data_set: DataSet, origin: str, num_train: int, num_test: int) -> str:
-    size = f"{num_train} + {num_test}"
-    if data_set.is_subset(num_train, num_test):
-        size += ", a subset of {} + {}".format(*data_set.full_size)
-    return f"{data_set.name} {origin} ({size})"
 
 
 def _task(plan: Plan, head: range, source: _Source, hold_out: float) -> Task:

@@ -1,0 +1,513 @@
+"""A report beside the paper: which figure belongs to which config, and what is written."""
+
+import csv
+import html.parser
+import io
+import json
+import math
+import pathlib
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import rich.console
+
+from train import config as configs
+from train import paper, report
+from train.__main__ import main
+from train.config import Config
+from train.errors import UserError
+from train.report.comparison import METRICS, compare, remarks
+from train.streams.registry import DATA_SETS, STREAMS
+from train.streams.sources import record
+
+PAPER = pathlib.Path(paper.__file__).parent
+STREAM_NAMES = {
+    "Split-CIFAR100": "split-cifar100",
+    "Split-miniImageNet": "split-mini-imagenet",
+    "Split-CUB": "split-cub",
+    "5-dataset": "five-datasets",
+}
+LOG_NAMES = dict(zip(("cifar", "imagenet", "cub", "5data"), STREAM_NAMES.values(), strict=True))
+METHODS = {
+    "Naive SGD": ("naive", "sgd"),
+    "Naive Adagrad": ("naive", "adagrad"),
+    "Naive RMSProp": ("naive", "rmsprop"),
+    "Naive Adam": ("naive", "adam"),
+    "Stable SGD": ("naive", "stable-sgd"),
+    "TAG-RMSProp": ("naive", "tag-rmsprop"),
+    "TAG-Adagrad": ("naive", "tag-adagrad"),
+    "TAG-Adam": ("naive", "tag-adam"),
+    "TAG-1": ("naive", "tag-uniform"),
+    "TAG-age": ("naive", "tag-age"),
+    "TAG-G": ("naive", "tag-g"),
+    "EWC": ("ewc", "sgd"),
+    "A-GEM": ("a-gem", "sgd"),
+    "ER": ("er", "sgd"),
+    "RMSProp EWC": ("ewc", "rmsprop"),
+    "RMSProp A-GEM": ("a-gem", "rmsprop"),
+    "RMSProp ER": ("er", "rmsprop"),
+    "TAG-EWC": ("ewc", "tag-rmsprop"),
+    "TAG-A-GEM": ("a-gem", "tag-rmsprop"),
+    "TAG-ER": ("er", "tag-rmsprop"),
+    "MTL": ("multitask", "sgd"),
+    "Multi-task": ("multitask", "sgd"),
+}
+FIELDS = {
+    "accuracy": "accuracy",
+    "forgetting": "forgetting",
+    "la": "learning_accuracy",
+    "bwt": "backward_transfer",
+}
+# Rows that another row of the paper contradicts, or that repeat another setting's figure.
+UNREACHABLE = {
+    ("replay_memory", "Split-miniImageNet", "ER (M=1)", "accuracy"),
+    ("replay_memory", "Split-miniImageNet", "ER (M=1)", "la"),
+    ("replay_memory", "5-dataset", "ER (M=1)", "la"),
+    ("replay_memory", "5-dataset", "TAG-RMSProp", "forgetting"),
+    ("ablation", "5-dataset", "TAG-RMSProp", "forgetting"),
+    *(("five_epochs", stream, "MTL", "accuracy") for stream in STREAM_NAMES),
+}
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((PAPER / name).read_text().splitlines()))
+
+
+def preset(stream: str, method: str, optimizer: str, **changes: Any) -> Config:
+    """The birds start from pretrained weights, as in the paper."""
+    if stream == "split-cub":
+        changes = {"pretrained": "resnet18.safetensors"} | changes
+    return replace(configs.preset(stream, optimizer, method), **changes)
+
+
+# Which figure belongs to which config.
+
+
+def test_every_printed_row_has_its_config():
+    missing = set()
+    for row in rows("results.csv"):
+        found = re.fullmatch(r"(.+?)(?: \((M|B)=(\d+)\))?", row["method"])
+        assert found
+        changes = {"epochs": 5} if row["table"] == "five_epochs" else {}
+        if found[2]:
+            changes[{"M": "memory_per_class", "B": "num_gradients"}[found[2]]] = int(found[3])
+        config = preset(STREAM_NAMES[row["stream"]], *METHODS[found[1]], **changes)
+        reference = paper.reference(config, FIELDS[row["metric"]])
+        factor = config.num_tasks / (config.num_tasks - 1) if row["metric"] == "bwt" else 1
+        printed = factor * float(row["mean"]), factor * float(row["std"])
+        if reference is None or reference[:2] != pytest.approx(printed):
+            missing.add((row["table"], row["stream"], row["method"], row["metric"]))
+        elif row["metric"] == "bwt":
+            assert "accuracy minus LA" in reference.note
+    assert missing == UNREACHABLE
+
+
+def test_every_logged_row_has_its_config():
+    """At the settings that were logged; the figure is the log's where none is printed."""
+    logs = 0
+    for row in rows("author_results.csv"):
+        changes: dict[str, Any] = dict(
+            epochs=int(row["epochs-per-task"]),
+            learning_rate=float(row["learning_rate"]),
+            decay=float(row["learning rate decay(gamma)"]),
+            dropout=float(row["dropout prob"]),
+        )
+        for column, name in (("mem", "memory_per_class"), ("lambda", "ewc_lambda"), ("b", "b")):
+            if row[column]:
+                changes[name] = int(row[column])
+        config = preset(LOG_NAMES[row["log"].split("_")[0]], *METHODS[row["method"]], **changes)
+        assert paper.departures(config) == []
+        reference = paper.reference(config, "accuracy")
+        assert reference
+        assert "logged at" not in reference.note
+        if reference.source == "the authors' log" and row["complete_runs"] != "3":
+            assert reference.mean == float(row["acc"])
+            logs += 1
+        if config.method == "multitask":
+            assert paper.reference(config, "forgetting") is None
+    assert logs > 40
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        dict(num_tasks=10),
+        dict(max_examples=40),
+        dict(evaluate_on="validation"),
+        dict(order_seed=1),
+        dict(batch_size=64),
+        dict(model="resnet18"),
+        dict(b=3.0),
+        dict(b1=0.5),
+        dict(eps=1e-4),
+        dict(epochs=2),
+        dict(dropout=0.1),
+        dict(learning_rate=0.005),
+        dict(pretrained="weights.npz"),
+    ],
+)
+def test_another_setting_has_no_figure(changes):
+    config = configs.preset("split-cifar100", "tag-rmsprop")
+    assert paper.reference(config, "accuracy")
+    changed = replace(config, **changes)
+    assert paper.reference(changed, "accuracy") is None
+    assert len(paper.departures(changed)) == 1
+
+
+@pytest.mark.parametrize(
+    ("stream", "method", "optimizer"),
+    [
+        ("split-cifar100", "naive", "tag-self"),
+        ("split-cifar100", "ogd", "sgd"),
+        ("split-cifar100", "er", "adam"),
+        ("split-cifar100", "multitask", "rmsprop"),
+        ("rotated-mnist", "naive", "tag-rmsprop"),
+    ],
+)
+def test_what_the_paper_does_not_have(stream, method, optimizer):
+    config = preset(stream, method, optimizer)
+    assert paper.departures(config) == ["the paper has no such run"]
+    assert paper.reference(config, "accuracy") is None
+
+
+def test_birds_without_pretrained_weights_have_no_figure():
+    config = preset("split-cub", "naive", "sgd", pretrained=None)
+    assert paper.departures(config) == ["no pretrained weights"]
+
+
+def test_readings_of_the_paper_have_the_same_figure():
+    config = preset("split-cifar100", "naive", "tag-rmsprop")
+    authors = replace(config, alpha_scope="leaf", eps_in_sqrt=False, log_every=7, steps_per_call=3)
+    assert paper.reference(authors, "accuracy") == paper.reference(config, "accuracy")
+    ewc = preset("split-cifar100", "ewc", "sgd")
+    assert paper.reference(replace(ewc, fisher_samples=25), "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer", "appendix", "logged"),
+    [("naive", "adagrad", 0.005, 0.01), ("er", "tag-rmsprop", 0.0005, 0.00025)],
+)
+def test_a_rate_logged_otherwise_is_noted(method, optimizer, appendix, logged):
+    config = preset("split-cifar100", method, optimizer)
+    assert config.learning_rate == appendix
+    noted = paper.reference(config, "accuracy")
+    same = paper.reference(replace(config, learning_rate=logged), "accuracy")
+    assert noted
+    assert same
+    assert noted[:3] == same[:3]
+    assert noted.note == f"the authors' log; logged at learning rate {logged:g}"
+    assert same.note == "the authors' log"
+    assert paper.reference(replace(config, learning_rate=0.02), "accuracy") is None
+
+
+def test_contradictions_are_noted():
+    config = preset("split-mini-imagenet", "er", "sgd", memory_per_class=5)
+    found = paper.reference(config, "accuracy")
+    assert found
+    assert found.mean == 58.49
+    assert found.note == "the authors' log has 60.45 ± 0.27"
+    twice = preset("split-cub", "naive", "tag-rmsprop", epochs=10)
+    found = paper.reference(twice, "accuracy")
+    assert found
+    assert found.mean == pytest.approx(59.575169)  # Of 5 complete runs, not of 3.
+
+
+# Runs on disk.
+
+
+def write_run(
+    path: pathlib.Path,
+    config: Config,
+    seed: int,
+    *,
+    final: float = 0.6,
+    sources: list[str] | None = None,
+    finished: bool = True,
+) -> None:
+    """A run whose tasks all end at one accuracy; they were learned at 0.1 more."""
+    tasks = config.num_tasks
+    a = np.where(np.tri(tasks, dtype=bool), final, np.nan)
+    a[np.arange(tasks - 1), np.arange(tasks - 1)] += 0.1
+    if config.method == "multitask":
+        a[:-1] = np.nan
+    if not finished:
+        a[-1] = np.nan
+    if sources is None:
+        names = STREAMS[config.stream].data_sets
+        sources = [record(DATA_SETS[name], "1.0.0", *DATA_SETS[name].full_size) for name in names]
+    arrays: dict[str, Any] = dict(accuracy=a, tasks=[f"<{t}>" for t in range(tasks)])
+    if config.optimizer.startswith("tag-"):
+        arrays["alpha"] = np.where(np.tri(tasks, dtype=bool), 0.5, np.nan)
+    directory = path / f"{config.stream}-{configs.label(config)}-{configs.variant(config)}-{seed}"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(configs.to_json(config) | {"seed": seed}))
+    np.savez(directory / "accuracy.npz", sources=sources, **arrays)
+    environment = {"command": "python -m train run && echo <i>", "commit": "abc1234"}
+    (directory / "environment.json").write_text(json.dumps(environment))
+
+
+def summary(out: pathlib.Path, stream: str) -> dict[tuple[str, str], dict[str, str]]:
+    found = csv.DictReader((out / "summary.csv").read_text().splitlines())
+    return {(row["label"], row["metric"]): row for row in found if row["stream"] == stream}
+
+
+def shown(section: report.Section, width: int) -> str:
+    console = rich.console.Console(file=io.StringIO(), width=width)
+    console.print(report.table(section))
+    return console.file.getvalue()
+
+
+def test_the_difference_is_in_the_papers_deviations(tmp_path):
+    config = preset("five-datasets", "naive", "tag-rmsprop")
+    for seed, final in ((1, 0.60), (2, 0.62)):
+        write_run(tmp_path, config, seed, final=final)
+    ((group,), _) = report.collect([tmp_path])
+    accuracy, forgetting, learned, transfer = (compare(group, metric) for metric in METRICS)
+    assert (accuracy.mean, accuracy.std) == pytest.approx((61, 1))
+    assert accuracy.difference == pytest.approx((61 - 62.59) / 1.82)
+    assert accuracy.difference_text() == "-0.9 σ"
+    assert forgetting.difference == pytest.approx((0.1 - 0.29) / 0.02)
+    assert learned.difference == pytest.approx((61 + 8 - 86.08) / 0.55)
+    # The paper's -23.49 is accuracy - LA, whose sum over 4 earlier tasks is divided by 5.
+    assert transfer.reference
+    assert transfer.mean == pytest.approx(-10)
+    assert transfer.difference == pytest.approx((-8 - -23.49) / 1.73)
+
+
+def test_no_difference_where_the_deviation_is_nothing(tmp_path):
+    write_run(tmp_path, preset("split-cifar100", "naive", "stable-sgd"), 1)
+    ((group,), _) = report.collect([tmp_path])
+    found = compare(group, METRICS[1])
+    assert found.paper_text() == "0.09 ± 0.00"
+    assert found.difference_text() == "–"
+    assert found.measured_text() == "0.100"  # One seed: no deviation.
+
+
+def test_a_subset_is_not_compared(tmp_path):
+    config = preset("split-cifar100", "naive", "sgd")
+    write_run(tmp_path / "whole", config, 1)
+    write_run(tmp_path / "part", config, 1, sources=["cifar100 3.0.2 (500 + 100)"])
+    groups, _ = report.collect([tmp_path])
+    assert [group.complete for group in groups] == [True, False]
+    assert [group.reference("accuracy") is None for group in groups] == [False, True]
+    assert len({group.label for group in groups}) == 2
+    (section,) = report.sections(groups)
+    assert any("subset of the data" in remark for remark in remarks(section))
+
+
+def test_validation_has_a_section_of_its_own(tmp_path):
+    config = preset("split-cifar100", "naive", "sgd")
+    write_run(tmp_path, config, 1)
+    write_run(tmp_path, replace(config, evaluate_on="validation"), 1)
+    test, validation = report.sections(report.collect([tmp_path])[0])
+    assert (test.title, validation.title) == ("split-cifar100", "split-cifar100, validation")
+    assert test.compared
+    assert not validation.compared
+    assert "held-out training data" in remarks(validation)[0]
+    assert [group.label for group in test.groups + validation.groups] == ["sgd", "sgd"]
+
+
+def test_order_and_a_narrow_terminal(tmp_path):
+    chosen = [
+        *(("multitask", "sgd"), ("er", "tag-rmsprop"), ("er", "sgd"), ("ewc", "sgd")),
+        *(("naive", "tag-rmsprop"), ("naive", "stable-sgd"), ("naive", "sgd")),
+    ]
+    for method, optimizer in chosen:
+        for seed in (1, 2):
+            write_run(tmp_path, preset("split-cifar100", method, optimizer), seed)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    wanted = [(method, optimizer) for method, optimizer in reversed(chosen)]
+    wanted[3:6] = [("ewc", "sgd"), ("er", "sgd"), ("er", "tag-rmsprop")]
+    assert [(group.config.method, group.config.optimizer) for group in section.groups] == wanted
+    text = shown(section, 80)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+    assert "62.79" in text
+    assert text.count("–") == 4  # Nobody forgets who learns all at once; stable-sgd's ± is 0.
+
+
+def test_a_seed_counts_once(tmp_path, monkeypatch):
+    config = preset("rotated-digits", "naive", "sgd")
+    write_run(tmp_path / "a", config, 1, final=0.5)
+    write_run(tmp_path / "b", config, 1, final=0.7)
+    write_run(tmp_path / "b", config, 2, final=0.7)
+    monkeypatch.chdir(tmp_path)
+    ((group,), _) = report.collect([pathlib.Path("a"), tmp_path / "a"])
+    assert (len(group.runs), group.repeated) == (1, ())  # The same directory, spelled twice.
+    ((group,), _) = report.collect([tmp_path])
+    assert [run.seed for run in group.runs] == [1, 2]
+    assert len(group.repeated) == 1
+    (section,) = report.sections([group])
+    assert "repeats a seed" in remarks(section)[0]
+
+
+def test_an_unfinished_run_is_left_out_and_said(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = preset("rotated-digits", "naive", "sgd", num_tasks=2)
+    write_run(tmp_path / "runs", config, 1)
+    write_run(tmp_path / "runs", config, 2, finished=False)
+    assert main(["report", "runs"]) == 0
+    said = capsys.readouterr().out
+    assert "not finished, left out: runs/" in said
+    assert "report.md, report.html, results.csv, summary.csv" in said
+    assert len((tmp_path / "report/results.csv").read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("accuracy.npz", b"", "cannot be read"),
+        ("accuracy.npz", b"PK\x03\x04 broken", "cannot be read"),
+        ("config.json", b"{", "no readable JSON"),
+        ("config.json", b"{}", "names no seed"),
+    ],
+)
+def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, content, message):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs", preset("rotated-digits", "naive", "sgd"), 1)
+    (file,) = (tmp_path / "runs").glob(f"*/{name}")
+    file.write_bytes(content)
+    assert main(["report", "runs"]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert name in said
+    assert message in said
+
+
+def test_a_matrix_of_another_shape_is_refused(tmp_path):
+    write_run(tmp_path, preset("rotated-digits", "naive", "sgd"), 1)
+    (file,) = tmp_path.glob("*/accuracy.npz")
+    np.savez(file, accuracy=np.ones(3), tasks=["a", "b"], sources=["digits"])
+    with pytest.raises(UserError, match="no matrix of its 2 tasks"):
+        report.collect([tmp_path])
+
+
+def test_a_place_that_cannot_be_written(tmp_path, capsys):
+    write_run(tmp_path / "runs", preset("rotated-digits", "naive", "sgd", num_tasks=2), 1)
+    (tmp_path / "file").write_text("")
+    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "file")]) == 2
+    assert "Choose another --out" in capsys.readouterr().err
+
+
+# The page.
+
+
+class Page(html.parser.HTMLParser):
+    """Checks that tags are balanced, and keeps ids, addresses and text."""
+
+    VOID = ("meta", "br", "img", "hr", "link", "input", "wbr")
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[tuple[str, str]] = []
+        self.tags: list[str] = []
+        self.words = ""
+        self.feed(text)
+        self.close()
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.handle_startendtag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href", "srcset", "action"):
+                self.addresses.append((tag, value))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.words += data
+
+
+NASTY = "<script>alert(1)</script>"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> pathlib.Path:
+    """Groups with figures of the paper, with one value only, and with nasty names."""
+    runs = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2):
+        write_run(runs, preset("five-datasets", "naive", "tag-rmsprop"), seed)
+        write_run(runs, preset("five-datasets", "multitask", "sgd"), seed)
+    digits = preset("rotated-digits", "naive", "tag-rmsprop", num_tasks=2)
+    write_run(runs, digits, 1, sources=[f"digits {NASTY} [b](c) | d"])
+    for name in (NASTY, "a/b"):
+        config = preset("split-cub", "naive", "sgd", pretrained=name, num_tasks=2)
+        write_run(runs, config, 1)
+    out = tmp_path_factory.mktemp("out")
+    files = report.write(report.collect([runs])[0], out)
+    assert all(file.exists() for file in files)
+    assert [file.name for file in files[:2]] == ["report.md", "report.html"]
+    return out
+
+
+def test_the_page_is_whole_and_alone(written):
+    text = (written / "report.html").read_text()
+    page = Page(text)
+    assert len(page.ids) == len(set(page.ids))
+    for tag, address in page.addresses:
+        if address.startswith("#"):
+            assert address[1:] in page.ids
+        else:
+            assert tag == "a" or address.startswith("data:")
+    for used in re.findall(r"url\(([^)]*)\)", text):
+        assert used[1:] in page.ids
+    assert not {"script", "link", "iframe", "img"} & set(page.tags)
+    assert "http" not in text.replace("https://arxiv.org/abs/2105.05155", "")
+    assert page.tags.count("svg") == len(list(written.glob("*.png")))
+    assert "python -m train run && echo <i>" in page.words  # As the run recorded it.
+
+
+def test_the_page_has_every_group_and_nothing_of_theirs_is_markup(written):
+    text = (written / "report.html").read_text()
+    words = Page(text).words
+    for label in ("tag-rmsprop", "multitask + sgd", f"sgd (pretrained {NASTY})", "pretrained a/b"):
+        assert label in words
+    assert "62.59 ± 1.82" in words
+    assert "70.00 ± 4.44" in words
+    assert "subset of the data" in words
+    markdown = (written / "report.md").read_text()
+    assert NASTY not in text + markdown
+    for line in markdown.splitlines():
+        if line.startswith("| naive | tag-rmsprop"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (10, 18)
+
+
+def test_the_markdown_shows_its_plots(written):
+    text = (written / "report.md").read_text()
+    shown = re.findall(r"^!\[.*\]\((.*)\)$", text, flags=re.MULTILINE)
+    assert sorted(shown) == sorted(path.name for path in written.glob("*.png"))
+    assert "¹ printed as accuracy minus LA; here times 5/4" in text
+
+
+def test_all_tasks_at_once_have_one_number(written):
+    rows = summary(written, "five-datasets")
+    accuracy = rows["multitask + sgd", "accuracy"]
+    assert float(accuracy["mean"]) == pytest.approx(60)
+    assert float(accuracy["difference"]) == pytest.approx((60 - 70) / 4.44)
+    assert accuracy["source"] == "the paper's main table"
+    for field in ("forgetting", "learning_accuracy", "backward_transfer"):
+        row = rows["multitask + sgd", field]
+        assert {row["mean"], row["std"], row["paper_mean"], row["difference"]} == {""}
+    assert not list(written.glob("*matrix-multitask*"))
+    cells = (written / "report.md").read_text().partition("| multitask |")[2].splitlines()[0]
+    assert cells.count("–") == 9
+
+
+def test_the_summary_is_precise(written):
+    row = summary(written, "five-datasets")["tag-rmsprop", "forgetting"]
+    assert (row["unit"], row["seeds"], row["complete_data"]) == ("fraction", "2", "True")
+    difference = (float(row["mean"]) - 0.29) / 0.02
+    assert math.isclose(float(row["difference"]), difference, rel_tol=1e-12)

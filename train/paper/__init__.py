@@ -1,0 +1,10 @@
+"""The figures of the paper, as data.
+
+Malviya, Ravindran and Chandar, "TAG: Task-based Accumulated Gradients for Lifelong learning",
+CoLLAs 2022 (https://arxiv.org/abs/2105.05155): `results.csv` holds what its tables print,
+`author_results.csv` what its authors logged, which has runs that the paper only plots.
+"""
+
+from train.paper.figures import STREAMS, Reference, departures, difference, reference
+
+__all__ = ["STREAMS", "Reference", "departures", "difference", "reference"]

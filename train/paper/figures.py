@@ -1,0 +1,272 @@
+"""Which figure of the paper a config is to be compared with, if any.
+
+A config has one where its stream, method, optimizer, epochs and memory are those of a row, and no
+other setting that changes results departs from the paper. A setting that the paper tuned may have
+the value of the paper's appendix (the preset) or the one in the authors' log, which differ in
+places; a note says where the logged one is another. Points on which the paper and its authors' code
+differ (`_READINGS`) compare with the same row.
+
+How rows that contradict each other are read:
+
+- The printed figure comes before the log; a note gives the logged one where the two differ by more
+  than rounding (Split-miniImageNet: Naive SGD; ER with 5 and 10 examples a class).
+- A figure printed in several tables is taken from the main table. Others differ for ER on
+  Split-miniImageNet (52.76 where the sizes of memory are compared: probably at the rate 0.1, at
+  which 2 and 3 examples were logged, not 0.05), and in the last digit for 5-dataset.
+- MTL in the table of five epochs repeats the single pass, which is all that was logged: left out.
+- A method logged twice (`cub_10`, TAG-RMSProp) counts with more complete runs.
+- Multi-task rows of the log have forgetting and LA copied from elsewhere: only accuracy counts.
+- BWT is defined as a mean over the T - 1 earlier tasks, but every printed figure is accuracy - LA,
+  whose sum is divided by T: it is multiplied by T / (T - 1) here.
+"""
+
+import csv
+import dataclasses
+import functools
+import math
+import pathlib
+import re
+from typing import Any, NamedTuple
+
+from train import config as configs
+from train.config import Config
+
+
+class Reference(NamedTuple):
+    """A figure of the paper, in its units: percent, and forgetting as a fraction."""
+
+    mean: float
+    std: float
+    source: str
+    """The table, or the authors' log."""
+    note: str
+    """What to know when comparing; mostly empty."""
+
+
+AUTHORS_LOG = "the authors' log"
+_TABLES = {  # In the order in which they are trusted.
+    "single_pass": "the paper's main table",
+    "bwt": "the paper's table of BWT",
+    "five_epochs": "the paper's table of five epochs",
+    "replay_memory": "the paper's table of memory sizes",
+    "ablation": "the paper's table of TAG's variants",
+}
+_METRICS = {
+    "accuracy": "accuracy",
+    "forgetting": "forgetting",
+    "la": "learning_accuracy",
+    "bwt": "backward_transfer",
+}
+_STREAMS = {  # In results.csv, in author_results.csv.
+    "split-cifar100": ("Split-CIFAR100", "cifar"),
+    "split-mini-imagenet": ("Split-miniImageNet", "imagenet"),
+    "split-cub": ("Split-CUB", "cub"),
+    "five-datasets": ("5-dataset", "5data"),
+}
+_ALONE = {  # Optimizers without a method.
+    "sgd": "Naive SGD",
+    "adagrad": "Naive Adagrad",
+    "rmsprop": "Naive RMSProp",
+    "adam": "Naive Adam",
+    "stable-sgd": "Stable SGD",
+    "tag-rmsprop": "TAG-RMSProp",
+    "tag-adagrad": "TAG-Adagrad",
+    "tag-adam": "TAG-Adam",
+    "tag-uniform": "TAG-1",
+    "tag-age": "TAG-age",
+}
+_COMBINED = {"sgd": "", "rmsprop": "RMSProp ", "tag-rmsprop": "TAG-"}  # Before EWC, A-GEM or ER.
+
+# Columns of the log that hold a setting which the paper tuned, or fixed for a stream.
+_TUNED = {
+    "learning_rate": "learning_rate",
+    "learning rate decay(gamma)": "decay",
+    "dropout prob": "dropout",
+    "lambda": "ewc_lambda",
+    "b": "b",
+}
+_READINGS = ("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher_samples")
+_NO_RESULT = ("log_every", "steps_per_call")
+_IN_KEY = ("stream", "method", "optimizer", "epochs", "memory_per_class", "num_gradients")
+_ROUNDING = {"accuracy": 0.06, "learning_accuracy": 0.06, "forgetting": 0.006}
+
+STREAMS = tuple(_STREAMS)
+
+
+class _Key(NamedTuple):
+    """What names a row in both files."""
+
+    stream: str
+    method: str
+    memory: int | None
+    """Examples a class, of A-GEM and ER."""
+    epochs: int
+
+
+@dataclasses.dataclass(frozen=True)
+class _Logged:
+    settings: dict[str, float]
+    """Values of config fields that the paper tuned."""
+    figures: dict[str, tuple[float, float]]
+    complete_runs: int
+
+
+def reference(config: Config, metric: str) -> Reference | None:
+    """The paper's figure for a field of `metrics.Summary`, or None where nothing is comparable.
+
+    >>> reference(configs.preset("split-cifar100", "tag-rmsprop"), "accuracy")
+    Reference(mean=62.79, std=0.29, source="the paper's main table", note='')
+    >>> reference(configs.preset("rotated-digits", "tag-rmsprop"), "accuracy") is None
+    True
+    """
+    key = _key(config)
+    if key is None or departures(config):
+        return None
+    logged = _log().get(key)
+    printed = _printed().get((key, metric))
+    notes = _other_settings(config, logged)
+    if printed is None:
+        if logged is None or metric not in logged.figures:
+            return None
+        mean, std = logged.figures[metric]
+        return Reference(mean, std, AUTHORS_LOG, "; ".join([AUTHORS_LOG, *notes]))
+    mean, std, source = printed
+    if logged and metric in logged.figures:
+        theirs = logged.figures[metric]
+        if abs(theirs[0] - mean) > _ROUNDING[metric]:
+            notes.append("the authors' log has {:.4g} ± {:.2g}".format(*theirs))
+    if metric == "backward_transfer":
+        tasks = config.num_tasks
+        mean, std = mean * tasks / (tasks - 1), std * tasks / (tasks - 1)
+        notes.insert(
+            0, f"printed as accuracy minus LA; here times {tasks}/{tasks - 1}, as BWT is defined"
+        )
+    return Reference(mean, std, source, "; ".join(notes))
+
+
+def departures(config: Config) -> list[str]:
+    """Why a config cannot be compared with the paper; nothing where it can.
+
+    >>> import dataclasses
+    >>> preset = configs.preset("split-cifar100", "sgd")
+    >>> departures(dataclasses.replace(preset, num_tasks=10, learning_rate=0.2))
+    ['learning_rate 0.2, not 0.1', 'num_tasks 10, not 20']
+    >>> departures(dataclasses.replace(preset, epochs=3))
+    ['the paper has no such run']
+    """
+    key = _key(config)
+    logged = _log().get(key) if key else None
+    if key is None or (logged is None and key not in {found for found, _ in _printed()}):
+        return ["the paper has no such run"]
+    mine, usual = configs.to_json(config), configs.to_json(configs.usual(config))
+    found = []
+    for name in mine:
+        if name in _READINGS + _NO_RESULT + _IN_KEY + ("pretrained",):
+            continue
+        valid = [usual[name]]
+        if logged and name in logged.settings:
+            valid.append(logged.settings[name])
+        if mine[name] not in valid:
+            found.append(f"{name} {_shown(mine[name])}, not {_shown(usual[name])}")
+    # Only the birds start from weights learned on ImageNet.
+    if (config.pretrained is not None) != (config.stream == "split-cub"):
+        found.append("pretrained weights" if config.pretrained else "no pretrained weights")
+    return found
+
+
+def difference(mean: float, figure: Reference | None) -> float:
+    """How far a measured mean lies above the paper's, in the paper's deviations; NaN if unknown.
+
+    >>> difference(63.0, Reference(62.0, 0.5, "", ""))
+    2.0
+    >>> difference(63.0, Reference(62.0, 0.0, "", ""))
+    nan
+    """
+    return (mean - figure.mean) / figure.std if figure and figure.std > 0 else math.nan
+
+
+def _shown(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _other_settings(config: Config, logged: _Logged | None) -> list[str]:
+    return [
+        f"logged at {name.replace('_', ' ')} {value:g}"
+        for name, value in (logged.settings if logged else {}).items()
+        if value != getattr(config, name)
+    ]
+
+
+def _key(config: Config) -> _Key | None:
+    method = _method(config)
+    if config.stream not in _STREAMS or method is None:
+        return None
+    memory = config.memory_per_class if config.method in ("a-gem", "er") else None
+    return _Key(config.stream, method, memory, config.epochs)
+
+
+def _method(config: Config) -> str | None:
+    """The paper's name."""
+    match config.method, config.optimizer:
+        case "naive", "tag-g":
+            return f"TAG-G (B={config.num_gradients})"
+        case "naive", optimizer:
+            return _ALONE.get(optimizer)
+        case "multitask", "sgd":
+            return "MTL"
+        case ("ewc" | "a-gem" | "er") as method, optimizer if optimizer in _COMBINED:
+            return _COMBINED[optimizer] + method.upper()
+    return None
+
+
+def _read(name: str) -> list[dict[str, str]]:
+    with (pathlib.Path(__file__).parent / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@functools.cache
+def _printed() -> dict[tuple[_Key, str], tuple[float, float, str]]:
+    """Mean, deviation and table of every printed figure, by row and metric."""
+    streams = {names[0]: stream for stream, names in _STREAMS.items()}
+    found: dict[tuple[_Key, str], tuple[float, float, str]] = {}
+    rows = _read("results.csv")
+    for row in sorted(rows, key=lambda row: list(_TABLES).index(row["table"])):
+        method, memory = _split_memory(row["method"])
+        epochs = 5 if row["table"] == "five_epochs" else 1
+        if method == "MTL" and epochs > 1:
+            continue
+        key = _Key(streams[row["stream"]], method, memory, epochs)
+        figure = float(row["mean"]), float(row["std"]), _TABLES[row["table"]]
+        found.setdefault((key, _METRICS[row["metric"]]), figure)
+    return found
+
+
+def _split_memory(method: str) -> tuple[str, int | None]:
+    """A-GEM and ER keep one example a class where nothing else is said.
+
+    >>> _split_memory("ER (M=10)"), _split_memory("A-GEM"), _split_memory("EWC")
+    (('ER', 10), ('A-GEM', 1), ('EWC', None))
+    """
+    name, _, memory = re.sub(r" \(M=(\d+)\)$", r"|\1", method).partition("|")
+    return name, int(memory) if memory else 1 if name in ("A-GEM", "ER") else None
+
+
+@functools.cache
+def _log() -> dict[_Key, _Logged]:
+    """Every row of the authors' log."""
+    streams = {names[1]: stream for stream, names in _STREAMS.items()}
+    found: dict[_Key, _Logged] = {}
+    for row in _read("author_results.csv"):
+        method = "MTL" if row["method"] == "Multi-task" else row["method"]
+        memory = int(row["mem"]) if row["mem"] else None
+        stream = streams[row["log"].split("_")[0]]
+        key = _Key(stream, method, memory, int(row["epochs-per-task"]))
+        figures = {"accuracy": (float(row["acc"]), float(row["acc_sd"]))}
+        if method != "MTL":
+            figures["forgetting"] = float(row["forget"]), float(row["forget_sd"])
+            figures["learning_accuracy"] = float(row["la"]), float(row["la_sd"])
+        settings = {name: float(row[column]) for column, name in _TUNED.items() if row[column]}
+        logged = _Logged(settings, figures, int(row["complete_runs"]))
+        if key not in found or logged.complete_runs > found[key].complete_runs:
+            found[key] = logged
+    return found

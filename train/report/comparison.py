@@ -1,0 +1,127 @@
+"""A group's metrics beside the paper's, and how both are written."""
+
+import dataclasses
+import math
+
+from train import metrics, paper
+from train.report.groups import Group, Section
+
+NOTHING = "–"
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """How a field of `metrics.Summary` is shown."""
+
+    field: str
+    name: str
+    unit: str
+    """% for what the summary has as a fraction."""
+    digits: int
+    lower_is_better: bool = False
+
+    @property
+    def heading(self) -> str:
+        return f"{self.name} {self.unit}".strip()
+
+    @property
+    def factor(self) -> float:
+        return 100 if self.unit == "%" else 1
+
+
+METRICS = (
+    Metric("accuracy", "accuracy", "%", 1),
+    Metric("forgetting", "forgetting", "", 3, lower_is_better=True),
+    Metric("learning_accuracy", "learned", "%", 1),
+    Metric("backward_transfer", "BWT", "%", 1),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One metric of one group, in the paper's units."""
+
+    metric: Metric
+    mean: float
+    std: float
+    """Over the seeds, ddof 0; NaN for one seed."""
+    reference: paper.Reference | None
+
+    @property
+    def difference(self) -> float:
+        """In the paper's deviations; NaN where there is no figure, or none of its deviation."""
+        return paper.difference(self.mean, self.reference)
+
+    def measured_text(self) -> str:
+        return spread(self.mean, self.std, self.metric.digits)
+
+    def paper_text(self) -> str:
+        """To two digits, as most of them are printed."""
+        return spread(self.reference.mean, self.reference.std, 2) if self.reference else NOTHING
+
+    def difference_text(self) -> str:
+        return NOTHING if math.isnan(self.difference) else f"{self.difference:+.1f} σ"
+
+
+def compare(group: Group, metric: Metric) -> Comparison:
+    """Mean and deviation over the seeds of a group, and the paper's."""
+    values = metric.factor * group.values(metric.field)
+    mean, std = metrics.over_seeds(values)
+    deviation = float(std) if len(values) > 1 else math.nan
+    return Comparison(metric, float(mean), deviation, group.reference(metric.field))
+
+
+def spread(mean: float, std: float, digits: int) -> str:
+    """Mean and deviation, as far as there are any.
+
+    >>> spread(-1.234, 0.5, 1), spread(1.2, math.nan, 1), spread(math.nan, math.nan, 1)
+    ('-1.2 ± 0.5', '1.2', '–')
+    """
+    if math.isnan(mean):
+        return NOTHING
+    return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+
+
+class Footnotes:
+    """Numbers notes in the order in which they are met; the same note has the same number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def number(self, text: str) -> int | None:
+        """None for an empty note."""
+        if not text:
+            return None
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text) + 1
+
+
+def remarks(section: Section) -> list[str]:
+    """What a reader must know about a section before comparing anything in it."""
+    found = []
+    if section.evaluate_on != "test":
+        found.append(
+            "Evaluated on held-out training data: to choose settings by, not to compare with the "
+            "paper."
+        )
+    for group in section.groups:
+        if not group.complete:
+            found.append(f"{group.label}: subset of the data, not compared with the paper.")
+        elif section.evaluate_on == "test" and section.stream in paper.STREAMS:
+            why = paper.departures(group.config)
+            if why:
+                found.append(f"{group.label}: not compared with the paper ({', '.join(why)}).")
+        for path in group.repeated:
+            found.append(f"{group.label}: {path} repeats a seed and was left out.")
+    return found
+
+
+def seeds_in_words(section: Section) -> str:
+    """The seeds of most groups, and those of the others by name."""
+    found = {
+        group.label: ", ".join(str(run.seed) for run in group.runs) for group in section.groups
+    }
+    usual = max(found.values(), key=list(found.values()).count)
+    others = [f"{label}: {seeds}" for label, seeds in found.items() if seeds != usual]
+    return "; ".join([usual, *others])

@@ -1,0 +1,86 @@
+"""A section as Markdown."""
+
+from collections.abc import Sequence
+
+from train.report.comparison import (
+    METRICS,
+    Comparison,
+    Footnotes,
+    compare,
+    remarks,
+    seeds_in_words,
+)
+from train.report.drawings import Drawing
+from train.report.explanation import explanation
+from train.report.groups import Group, Section
+
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def opening(sections: Sequence[Section]) -> list[str]:
+    """The title and how to read the tables."""
+    lines = ["# Results", ""]
+    for paragraph in explanation(compared=any(section.compared for section in sections)):
+        lines += [_escape(paragraph), ""]
+    return lines
+
+
+def lines(section: Section, drawn: Sequence[Drawing]) -> list[str]:
+    """Heading, table, notes, sources and plots, which are expected beside the page."""
+    notes = Footnotes()
+    table = _table(section, notes)
+    remarked = [f"- {_escape(remark)}" for remark in remarks(section)]
+    numbered = [f"{_raised(n)} {_escape(text)}" for n, text in enumerate(notes.texts, start=1)]
+    parts = [
+        [f"## {section.title}"],
+        table,
+        ["  \n".join(numbered)] if numbered else [],
+        remarked,
+        [f"Seeds: {seeds_in_words(section)}. Data: {_escape('; '.join(section.sources()))}."],
+        [f"![{_escape(drawing.title)}]({drawing.name}.png)" for drawing in drawn],
+    ]
+    return [line for part in parts if part for line in (*part, "")]
+
+
+def _table(section: Section, notes: Footnotes) -> list[str]:
+    headings = ["method", "optimizer", "settings", "rate", "seeds"]
+    for metric in METRICS:
+        headings += [metric.heading, "paper", "Δ"] if section.compared else [metric.heading]
+    # Names to the left, numbers to the right.
+    rows = [headings, ["---"] * 3 + ["---:"] * (len(headings) - 3)]
+    for group in section.groups:
+        rows.append([_escape(cell) for cell in _cells(group, section.compared, notes)])
+    return ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def _cells(group: Group, compared: bool, notes: Footnotes) -> list[str]:
+    config = group.config
+    settings = ", ".join(group.settings())
+    cells = [config.method, config.optimizer, settings, f"{config.learning_rate:g}"]
+    cells.append(str(len(group.runs)))
+    for metric in METRICS:
+        found = compare(group, metric)
+        cells.append(found.measured_text())
+        if compared:
+            cells += [_with_note(found, notes), found.difference_text()]
+    return cells
+
+
+def _with_note(found: Comparison, notes: Footnotes) -> str:
+    number = notes.number(found.reference.note) if found.reference else None
+    return found.paper_text() + (f" {_raised(number)}" if number else "")
+
+
+def _raised(number: int) -> str:
+    return str(number).translate(_RAISED)
+
+
+def _escape(text: str) -> str:
+    r"""Text as it is, in a cell or a line.
+
+    >>> _escape("a|b <i> [c](d) memory_per_class")
+    'a\\|b &lt;i> \\[c\\](d) memory\\_per\\_class'
+    """
+    for character in "\\|[]*_`":
+        text = text.replace(character, "\\" + character)
+    return text.replace("<", "&lt;").replace("\n", " ")

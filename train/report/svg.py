@@ -1,0 +1,107 @@
+"""A figure as SVG inside a page: colours that follow the page's, text as text, ids of its own."""
+
+import html
+import io
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from train import plots
+
+_VARIABLES = {
+    plots.INK: "--ink",
+    "#000000": "--ink",
+    "#ffffff": "--plot",
+    plots.GREY: "--muted",
+    plots.GRID: "--grid",
+    plots.BARS: "--bars",
+    **{
+        colour: f"--line-{number}"
+        for number, colour in enumerate(plots.COLOURS)
+        if colour != "#000000"
+    },
+}
+"""Colours that the page sets, for light and for dark; those of a heat map stay."""
+
+
+def inline(figure: Figure, name: str, title: str) -> str:
+    """The figure without its title, which the page writes, as an element `<svg>`.
+
+    >>> from train import plots
+    >>> text = inline(plots.accuracy_along_stream({"a": [[0.5]]}, title="A"), "a", "<A>")
+    >>> text[:4], "<title>&lt;A&gt;</title>" in text, "#222222" in text
+    ('<svg', True, False)
+    """
+    figure.suptitle("")
+    written = io.StringIO()
+    # Text stays text, in the page's own font; the salt makes identifiers repeat.
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        figure.savefig(written, format="svg", transparent=True, metadata=nothing)
+    root = ET.fromstring(written.getvalue())
+    _strip(root)
+    _rename(root, name)
+    for element in root.iter():
+        if "style" in element.attrib:
+            element.set("style", _styled(element.attrib["style"]))
+    width, height = root.attrib.pop("width"), root.attrib.pop("height")
+    root.attrib.pop("version", None)
+    root.set("role", "img")
+    root.set("style", f"--width: {_pixels(width)}px; --height: {_pixels(height)}px")
+    body = "".join(ET.tostring(child, encoding="unicode") for child in root)
+    attributes = "".join(f' {key}="{html.escape(root.attrib[key])}"' for key in root.attrib)
+    return f"<svg{attributes}><title>{html.escape(title)}</title>{body}</svg>"
+
+
+def _strip(root: ET.Element) -> None:
+    """Drops namespaces, metadata, indentation, and the style sheet, which would rule the page."""
+    for element in root.iter():
+        element.tail = None
+        if element.text and not element.text.strip():
+            element.text = None
+        if element.get("transform", "").startswith("rotate(-0 "):
+            del element.attrib["transform"]
+        element.tag = element.tag.partition("}")[2]
+        for key in list(element.attrib):
+            if "}" in key:
+                element.set(key.partition("}")[2], element.attrib.pop(key))
+        if "d" in element.attrib:  # A hundredth of a point is finer than any screen.
+            element.set("d", re.sub(r"(\.\d\d)\d+", r"\1", element.attrib["d"]))
+        for child in list(element):
+            empty = "fill: none; stroke: #ffffff" in child.get("style", "")  # A tile without value.
+            if empty or child.tag.endswith(("}metadata", "}style")):
+                element.remove(child)
+
+
+def _rename(root: ET.Element, name: str) -> None:
+    """Keeps the ids that something refers to, and makes them unique in the page."""
+    used = set()
+    for element in root.iter():
+        for key, value in element.attrib.items():
+            if key == "href" and value.startswith("#"):
+                used.add(value[1:])
+                element.set(key, f"#{name}-{value[1:]}")
+            elif found := re.fullmatch(r"url\(#(.+)\)", value):
+                used.add(found[1])
+                element.set(key, f"url(#{name}-{found[1]})")
+    for element in root.iter():
+        found = element.attrib.pop("id", None)
+        if found in used:
+            element.set("id", f"{name}-{found}")
+
+
+def _styled(style: str) -> str:
+    """Without the font, which is the page's.
+
+    >>> _styled("font-size: 9px; font-family: 'DejaVu Sans', sans-serif; fill: #222222")
+    'font-size: 9px; fill: var(--ink)'
+    """
+    for colour, variable in _VARIABLES.items():
+        style = re.sub(colour, f"var({variable})", style, flags=re.IGNORECASE)
+    return re.sub(r"font-family: [^;]*;? ?", "", style)
+
+
+def _pixels(points: str) -> int:
+    return round(float(points.removesuffix("pt")) * 96 / 72)

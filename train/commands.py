@@ -8,6 +8,7 @@ from train import config as configs
 from train import report
 from train.config import Config
 from train.places import Places
+from train.rundir import read_result
 from train.seeds import Parallel, run_seeds
 
 _DEMO = ("rmsprop", "tag-rmsprop")
@@ -28,7 +29,14 @@ def run(
         )
     failed = run_seeds(config, seeds, places, console, parallel)
     _say_failures(failed, places.experiment(config), console)
-    finished = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+    well = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+    finished = [path for path in well if read_result(path).finished]
+    if len(finished) < len(well):
+        _say(
+            console,
+            f"Stopped after task {places.stop_after} of {config.num_tasks}, as asked. The same "
+            "command without --stop-after goes on.",
+        )
     if finished:
         _report(finished, places.experiment(config) / "report", console)
     return not failed

@@ -1,6 +1,7 @@
 """A pool of processes: one for each run, as many at a time as asked for, each on its own cores."""
 
 import dataclasses
+import functools
 import os
 import pickle
 import signal
@@ -14,6 +15,7 @@ import rich.console
 import rich.live
 import rich.text
 
+from train.display import say
 from train.errors import UserError
 from train.jobs import Job
 from train.signals import Stopped, catch_stop
@@ -112,7 +114,8 @@ class _Worker:
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def status(self) -> str:
-        return self.last_line() or f"{self.job.name}  starting"
+        said = self.last_line() or "starting"
+        return said if said.startswith(self.job.name) else f"{self.job.name}  {said}"
 
     def failure(self) -> Failure | None:
         code = self.process.returncode
@@ -125,17 +128,21 @@ class _Worker:
 
 
 def num_processes(asked: int | None) -> int:
-    """How many runs to have at a time: one a core on a CPU, else one."""
+    """How many runs to have at a time: as asked, else one a core, or one on an accelerator."""
+    if asked is not None:
+        return asked
+    return len(_cores()) if _platform() == "cpu" else 1
+
+
+def check_processes(asked: int | None) -> None:
     cores = len(_cores())
-    if asked is None:
-        return cores if _platform() == "cpu" else 1
-    if not 1 <= asked <= cores:
+    if asked is not None and not 1 <= asked <= cores:
         raise UserError(
             f"--processes must lie between 1 and {cores}, the cores here, and is {asked}."
         )
-    return asked
 
 
+@functools.cache
 def _platform() -> str:
     """Where a worker will compute.
 
@@ -201,10 +208,10 @@ def _showing(console: rich.console.Console) -> Iterator[Callable[[list[str], str
         return
     said: set[str] = set()
 
-    def say(lines: list[str], tally: str) -> None:
+    def print_new(lines: list[str], tally: str) -> None:
         for line in [*lines, tally]:
             if line not in said:
                 said.add(line)
-                console.print(line, soft_wrap=True, highlight=False, markup=False)
+                say(console, line)
 
-    yield say
+    yield print_new

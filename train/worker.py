@@ -9,6 +9,7 @@ import time
 
 import rich.console
 
+from train.display import say
 from train.errors import UserError
 from train.jobs import Job
 from train.processes import DIVERGED
@@ -22,18 +23,14 @@ def work(job: Job) -> int:
     try:
         failed = run_seeds(job.config, (job.seed,), job.places, console, "serial", label=job.name)
     except UserError as error:
-        _say(console, str(error))
+        say(console, str(error))
         return 2
     except Stopped as stopped:
-        _say(console, f"{job.name}  stopped at {stopped}")
+        say(console, f"{job.name}  stopped at {stopped}")
         return 128 + stopped.signum
     for why in failed.values():
-        _say(console, why)
+        say(console, why)
     return DIVERGED if failed else 0
-
-
-def _say(console: rich.console.Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _stop_without(parent: int) -> None:

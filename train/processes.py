@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -96,18 +97,18 @@ class _Worker:
         self.job = job
         self.cores = cores
         job.log.parent.mkdir(parents=True, exist_ok=True)
-        with job.log.open("w") as log, _on_cores(cores):
+        # The job is given in a file: a pipe would break where a worker dies before it reads.
+        with job.log.open("w") as log, tempfile.TemporaryFile() as given, _on_cores(cores):
+            pickle.dump((job, sys.argv[1:]), given)
+            given.seek(0)
             # In a session of its own: Ctrl-C reaches this process alone, which passes it on once.
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "train.worker"],
-                stdin=subprocess.PIPE,
+                stdin=given,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        assert self.process.stdin is not None
-        with self.process.stdin as pipe:
-            pickle.dump((job, sys.argv[1:]), pipe)
 
     def last_line(self) -> str:
         lines = self.job.log.read_text(errors="replace").split("\n")

@@ -279,7 +279,9 @@ def test_a_directory_with_other_settings_is_refused_by_name(tmp_path, capsys):
     assert main(["run", *QUICK, "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize("command", ["", "run", "demo", "data", "prepare", "report"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "grid", "sweep", "demo", "data", "prepare", "report"]
+)
 def test_help(capsys, command):
     with pytest.raises(SystemExit) as exit_code:
         main([*([command] if command else []), "--help"])

@@ -77,7 +77,8 @@ def run_jobs(
                     else:
                         failed[worker.job] = failure
                     ended(worker.job, failure)
-                    show([worker.status()], _tally(done, total, len(failed)))
+                    lines = [each.status() for each in (worker, *working)]
+                    show(lines, _tally(done, total, len(failed)))
                 signum = stop_signal()
                 if signum is not None and (waiting or working):
                     raise Stopped(signum, f"{done} of {total} runs")

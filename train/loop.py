@@ -40,7 +40,6 @@ class Run:
         self._seeds = tuple(directory.seed for directory in directories)
         self._checkpoint_every = checkpoint_every
         self._steps = [engine.steps_of_task(t) for t in range(len(engine.stream.tasks))]
-        self._end = min(stop_after or len(self._steps), len(self._steps))
         self._checkpoints = Checkpoints(checkpoint_directory, keep=keep)
         self._state = engine.init(self._seeds)
         self._history = History.start(len(self._seeds), len(self._steps))
@@ -50,6 +49,7 @@ class Run:
             Recorder(directory.metrics, records, tensorboard=tensorboard)
             for directory, records in zip(directories, self._history.records, strict=True)
         ]
+        self._end = min(stop_after or len(self._steps), len(self._steps))
         self._underway: tuple[int, jax.Array] | None = None
         self._display = display
 

@@ -68,7 +68,7 @@ def open_data(jobs: Sequence[Job]) -> None:
     """Each stream that is still needed: what is missing is said before anything is written or
     started, and images are decoded once."""
     distinct = {}
-    for job in filter(lambda job: not is_done(job), jobs):
+    for job in (job for job in jobs if not is_done(job)):
         config = job.config
         kind = (config.stream, config.num_tasks, config.order_seed, config.shared_head)
         distinct[(*kind, config.evaluate_on)] = job

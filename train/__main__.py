@@ -11,8 +11,9 @@ from typing import Annotated
 import rich.console
 import tyro
 
-from train import commands
+from train import commands, settings, sweep
 from train import config as configs
+from train import grid as grids
 from train.config import Config
 from train.data_listing import list_data
 from train.errors import UserError, nearest
@@ -38,6 +39,62 @@ class RunCommand:
     accelerator, processes on a CPU."""
     base: Annotated[pathlib.Path | None, tyro.conf.arg(name="config")] = None
     """Take the settings of a config.json instead of a preset; other options change them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridCommand:
+    """Search settings on held-out training data; the same command again does what is missing.
+
+    The grid is the paper's for --method and --optimizer, or ours where it has none, or what --vary
+    says. Its table and best.json go to OUT/STREAM/METHOD/OPTIMIZER/grid. A cell that diverged is
+    not tried again; one that failed otherwise is.
+    """
+
+    config: tyro.conf.OmitArgPrefixes[Config]
+    vary: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """FIELD=V1,V2,...: search these values instead; once for each field."""
+    budget: float | None = None
+    """Share of the work to spend at most: after some tasks only the better half goes on."""
+    places: tyro.conf.OmitArgPrefixes[Places] = dataclasses.field(
+        default_factory=lambda: Places(out=pathlib.Path("grids"))
+    )
+    seeds: tuple[int, ...] = (1,)
+    """Every cell is judged by its mean over these."""
+    processes: int | None = None
+    """Runs at a time, each on its share of the cores. None: one a core; on accelerators 1."""
+    dry_run: bool = False
+    """Only list what is finished, under way and missing."""
+    base: Annotated[pathlib.Path | None, tyro.conf.arg(name="config")] = None
+    """Take the settings of a config.json instead of a preset; other options change them."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SweepCommand:
+    """Run methods x optimizers x seeds x streams; the same command again does what is missing.
+
+    The runs go to OUT/STREAM/METHOD/OPTIMIZER, each with its preset, and a report on all of them
+    to OUT/report.
+    """
+
+    file: tyro.conf.Positional[pathlib.Path | None] = None
+    """TOML: the lists below, [settings], and [[runs]] with any of them. Options go before it."""
+    streams: tuple[configs.StreamName, ...] = ()
+    """Which tasks, in which order."""
+    methods: tuple[configs.MethodName, ...] = ()
+    """What is done against forgetting. Default: naive."""
+    optimizers: tuple[configs.OptimizerName, ...] = ()
+    """How a gradient becomes a step."""
+    seeds: tuple[int, ...] = ()
+    """Every seed is a run of its own. Default: 1."""
+    set: tyro.conf.UseAppendAction[tuple[str, ...]] = ()
+    """FIELD=VALUE: change a setting of all presets; once for each field."""
+    places: tyro.conf.OmitArgPrefixes[Places] = dataclasses.field(
+        default_factory=lambda: Places(out=pathlib.Path("sweep"))
+    )
+    processes: int | None = None
+    """Runs at a time, each on its share of the cores. None: one a core; on accelerators 1."""
+    dry_run: bool = False
+    """Only list what is finished, under way and missing."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -78,26 +135,33 @@ class ReportCommand:
     """Where the report goes."""
 
 
-_COMMANDS = ("run", "demo", "data", "prepare", "report")
+_COMMANDS = ("run", "grid", "sweep", "demo", "data", "prepare", "report")
 
 
 def parse(arguments: list[str]) -> object:
     """The command asked for, its defaults filled in from the preset it names."""
     _check_name("command", arguments[0] if arguments else "demo", _COMMANDS)
-    run = RunCommand(config=_base_config(arguments) if arguments[:1] == ["run"] else Config())
+    base = _base_config(arguments) if arguments[:1] in (["run"], ["grid"]) else Config()
+    judged = dataclasses.replace(base, evaluate_on="validation")
+    _check_lists(arguments)
     commands = (
-        Annotated[RunCommand, tyro.conf.subcommand("run", default=run)]
+        Annotated[RunCommand, tyro.conf.subcommand("run", default=RunCommand(config=base))]
+        | Annotated[GridCommand, tyro.conf.subcommand("grid", default=GridCommand(config=judged))]
+        | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
         | Annotated[DemoCommand, tyro.conf.subcommand("demo")]
         | Annotated[DataCommand, tyro.conf.subcommand("data")]
         | Annotated[PrepareCommand, tyro.conf.subcommand("prepare")]
         | Annotated[ReportCommand, tyro.conf.subcommand("report")]
     )
-    return tyro.cli(
+    command = tyro.cli(
         commands,  # type: ignore[arg-type]
         prog="python -m train",
         description="Learn one task after another without forgetting. With no command: demo.",
         args=arguments or ["demo"],
     )
+    if isinstance(command, GridCommand):
+        _check_not_searched(command, judged)
+    return command
 
 
 def _base_config(arguments: list[str]) -> Config:
@@ -126,6 +190,37 @@ def _base_config(arguments: list[str]) -> Config:
     return config
 
 
+def _check_lists(arguments: list[str]) -> None:
+    """The names that a sweep lists."""
+    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    kinds = ("stream", "method", "optimizer")
+    for kind in kinds:
+        first.add_argument(f"--{kind}s", nargs="*", default=[])
+    chosen, _ = first.parse_known_args(arguments[1:])
+    for kind in kinds:
+        for name in getattr(chosen, kind + "s"):
+            _check_name(kind, name, configs.CHOICES[kind])
+
+
+def _check_not_searched(command: GridCommand, default: Config) -> None:
+    """A setting given for all cells would be lost where the grid varies it."""
+    for name in _plan_grid(command).axes:
+        if getattr(command.config, name) != getattr(default, name):
+            flag = "--" + name.replace("_", "-")
+            raise UserError(f"This grid varies {name}: drop {flag}, or say what to --vary.")
+
+
+def _plan_grid(command: GridCommand) -> grids.Grid:
+    return grids.plan(command.config, settings.axes(command.vary, "--vary"), command.seeds)
+
+
+def _plan_sweep(command: SweepCommand) -> sweep.Plan:
+    lists = {name: list(getattr(command, name)) for name in sweep.LISTS if getattr(command, name)}
+    options = lists | {"settings": settings.assignments(command.set, "--set")}
+    file = {} if command.file is None else sweep.read(command.file)
+    return sweep.plan(options, file, command.file)
+
+
 def _check_name(kind: str, name: str, valid: Sequence[str]) -> None:
     """Says which spelling is nearest, where the parser would only list them."""
     if name not in valid and not name.startswith("-"):
@@ -139,6 +234,19 @@ def execute(command: object, console: rich.console.Console) -> bool:
             configs.check_used(command.config)
             return commands.run(
                 command.config, command.seeds, command.places, command.parallel, console
+            )
+        case GridCommand():
+            return commands.grid(
+                _plan_grid(command),
+                command.places,
+                command.budget,
+                command.processes,
+                command.dry_run,
+                console,
+            )
+        case SweepCommand():
+            return commands.sweep(
+                _plan_sweep(command), command.places, command.processes, command.dry_run, console
             )
         case DemoCommand():
             return commands.demo(command.seeds, Places(out=command.out), console)

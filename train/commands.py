@@ -5,9 +5,14 @@ import pathlib
 import rich.console
 
 from train import config as configs
-from train import report
+from train import report, search
+from train import sweep as sweeps
 from train.config import Config
+from train.display import say as _say
+from train.grid import Grid
+from train.jobs import standing
 from train.places import Places
+from train.rundir import read_result
 from train.seeds import Parallel, run_seeds
 
 _DEMO = ("rmsprop", "tag-rmsprop")
@@ -21,14 +26,17 @@ def run(
     console: rich.console.Console,
 ) -> bool:
     """Trains one config on its seeds and prints its table; False where a seed failed."""
-    if config.stream == "split-cub" and config.pretrained is None:
-        console.print(
-            "split-cub: the paper starts from ImageNet weights; without --pretrained FILE the "
-            "network starts from nothing."
-        )
+    _say_untrained([config], console)
     failed = run_seeds(config, seeds, places, console, parallel)
     _say_failures(failed, places.experiment(config), console)
-    finished = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+    well = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+    finished = [path for path in well if read_result(path).finished]
+    if len(finished) < len(well):
+        _say(
+            console,
+            f"Stopped after task {places.stop_after} of {config.num_tasks}, as asked. The same "
+            "command without --stop-after goes on.",
+        )
     if finished:
         _report(finished, places.experiment(config) / "report", console)
     return not failed
@@ -53,6 +61,38 @@ def demo(seeds: tuple[int, ...], places: Places, console: rich.console.Console) 
     return well
 
 
+def grid(
+    chosen: Grid,
+    places: Places,
+    budget: float | None,
+    processes: int | None,
+    dry_run: bool,
+    console: rich.console.Console,
+) -> bool:
+    """Searches a grid and prints its table; False where a cell failed."""
+    _say_untrained([chosen.base], console)
+    return search.run(chosen, places, console, budget=budget, processes=processes, dry_run=dry_run)
+
+
+def sweep(
+    plan: sweeps.Plan,
+    places: Places,
+    processes: int | None,
+    dry_run: bool,
+    console: rich.console.Console,
+) -> bool:
+    """Does what is missing of a sweep and reports what is finished; False where a run failed."""
+    _say_untrained(list(plan), console)
+    failed = sweeps.run(plan, places, console, processes=processes, dry_run=dry_run)
+    if dry_run:
+        return True
+    jobs = sweeps.jobs(plan, places)
+    finished = [job.directory for job in jobs if standing(job) == "finished"]
+    if finished:
+        _report(finished, places.out / "report", console)
+    return not failed
+
+
 def make_report(
     runs: tuple[pathlib.Path, ...], out: pathlib.Path, console: rich.console.Console
 ) -> None:
@@ -66,6 +106,14 @@ def _say_failures(
         _say(console, f"seed {seed} failed ({experiment / f'seed-{seed}'}): {why}")
 
 
+def _say_untrained(chosen: list[Config], console: rich.console.Console) -> None:
+    if any(config.stream == "split-cub" and config.pretrained is None for config in chosen):
+        console.print(
+            "split-cub: the paper starts from ImageNet weights; without --pretrained FILE the "
+            "network starts from nothing."
+        )
+
+
 def _report(roots: list[pathlib.Path], out: pathlib.Path, console: rich.console.Console) -> None:
     groups, unfinished = report.collect(roots)
     for path in unfinished:
@@ -75,8 +123,3 @@ def _report(roots: list[pathlib.Path], out: pathlib.Path, console: rich.console.
     written = report.write(groups, out)
     names = [path.name for path in written if path.suffix != ".png"]
     _say(console, f"Written to {out}: {', '.join(names)}, {len(written) - len(names)} plots")
-
-
-def _say(console: rich.console.Console, line: str) -> None:
-    """As it is: brackets in a path or an error are no markup."""
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

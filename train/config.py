@@ -221,6 +221,10 @@ def _has_tag(config: Config) -> bool:
     return config.optimizer.startswith("tag-")
 
 
+def _has_b(config: Config) -> bool:
+    return _has_tag(config) and config.optimizer not in ("tag-uniform", "tag-age")
+
+
 def _has_memory(config: Config) -> bool:
     return config.method in ("er", "a-gem")
 
@@ -231,7 +235,7 @@ def _has_second_moments(config: Config) -> bool:
 
 # Settings that only some configs use: what they need, and whether a config has it.
 _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
-    "b": ("a TAG optimizer", _has_tag),
+    "b": ("a TAG optimizer other than tag-uniform and tag-age", _has_b),
     "alpha_scope": ("a TAG optimizer", _has_tag),
     "num_gradients": ("--optimizer tag-g", lambda config: config.optimizer == "tag-g"),
     "b1": ("Adam or a TAG optimizer", lambda c: _has_tag(c) or c.optimizer == "adam"),
@@ -262,7 +266,7 @@ def check_used(config: Config) -> None:
 
     >>> check_used(dataclasses.replace(preset("split-cifar100", "sgd"), b=3.0))
     Traceback (most recent call last):
-    train.errors.UserError: --b needs a TAG optimizer; with naive, sgd and resnet18-reduced it ...
+    train.errors.UserError: --b needs a TAG optimizer other than ...; with naive, sgd and ...
     """
     unchanged = usual(config)
     for name, (need, has) in _NEEDS.items():
@@ -285,17 +289,41 @@ def from_json(fields: dict[str, Any], source: pathlib.Path) -> Config:
     Traceback (most recent call last):
     train.errors.UserError: a.json: unknown field epoch. Did you mean epochs? Valid: ...
     """
-    known = [field.name for field in dataclasses.fields(Config)]
-    for name in fields:
-        if name not in known:
-            raise UserError(f"{source}: unknown field {name}. {nearest(name, known)}")
-    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in fields.items()}
-    hints = typing.get_type_hints(Config)
+    return Config(**check_fields(fields, source))
+
+
+def check_fields(fields: dict[str, Any], source: object) -> dict[str, Any]:
+    """Some fields of a config as read from a file, each known and in its own type.
+
+    >>> check_fields({"b": 3, "hidden": [8, 8]}, "a.toml")
+    {'b': 3.0, 'hidden': (8, 8)}
+    """
+    checked = {}
     for name, value in fields.items():
-        if not _is(value, hints[name]):
-            wanted = getattr(hints[name], "__name__", str(hints[name]))
-            raise UserError(f"{source}: {name} must be {wanted}, and is {json.dumps(value)}.")
-    return Config(**fields)
+        hint = field_type(name, source)
+        value = tuple(value) if isinstance(value, list) else value
+        if not _is(value, hint):
+            shown = json.dumps(value, default=str)  # TOML has dates.
+            raise UserError(f"{source}: {name} must be {type_name(hint)}, and is {shown}.")
+        # Else the same setting would name two directories, b=3 and b=3.0.
+        checked[name] = float(value) if hint is float and isinstance(value, int) else value
+    return checked
+
+
+def field_type(name: str, source: object) -> Any:
+    """The type of a field; an unknown one is refused with the nearest name."""
+    hints = typing.get_type_hints(Config)
+    if name not in hints:
+        raise UserError(f"{source}: unknown field {name}. {nearest(name, hints)}")
+    return hints[name]
+
+
+def type_name(hint: Any) -> str:
+    """
+    >>> type_name(int), type_name(int | None)
+    ('int', 'int | None')
+    """
+    return getattr(hint, "__name__", str(hint))
 
 
 def _is(value: Any, hint: Any) -> bool:

@@ -18,6 +18,11 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def say(console: rich.console.Console, line: str) -> None:
+    """As it is: brackets in a path or an error are no markup, and no word is broken."""
+    console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+
 class Display:
     """Says where a run stands: task, step, steps/s, loss, average accuracy, time left."""
 
@@ -75,6 +80,4 @@ class Display:
 
     def _say(self, status: str) -> None:
         self._said = time.monotonic()
-        self._console.print(
-            f"{self._label}  {status}", soft_wrap=True, highlight=False, markup=False
-        )
+        say(self._console, f"{self._label}  {status}")

@@ -32,6 +32,7 @@ class Run:
         checkpoint_every: int,
         keep: int,
         tensorboard: bool = False,
+        stop_after: int | None = None,
         display: Display,
     ):
         self._engine = engine
@@ -48,17 +49,20 @@ class Run:
             Recorder(directory.metrics, records, tensorboard=tensorboard)
             for directory, records in zip(directories, self._history.records, strict=True)
         ]
+        self._end = min(stop_after or len(self._steps), len(self._steps))
         self._underway: tuple[int, jax.Array] | None = None
         self._display = display
 
     def finish(self) -> dict[int, str]:
-        """Goes on from where the run stands to its end; returns the seeds that failed, and why.
+        """Goes on from where the run stands to its end, or for as many tasks as it was asked to.
+
+        Returns the seeds that failed, and why.
 
         Raises Stopped after a signal, with everything saved.
         """
         history = self._history
         with catch_stop() as stop_signal, self._closing(), self._display.showing():
-            while history.task < len(self._steps) and self._going():
+            while history.task < self._end and self._going():
                 self._some_steps()
                 learned = history.step == self._steps[history.task]
                 signum = stop_signal()
@@ -69,7 +73,7 @@ class Run:
                     if learned:
                         self._end_task()
                     self._save()
-                if signum is not None and history.task < len(self._steps):
+                if signum is not None and history.task < self._end:
                     raise Stopped(signum, f"task {history.task + 1}, step {history.step}")
         return {self._seeds[position]: why for position, why in history.failed.items()}
 

@@ -26,12 +26,15 @@ class Places:
     """Write TensorBoard scalars too."""
     overwrite: bool = False
     """Throw away what a run directory holds, instead of resuming it."""
+    stop_after: int | None = None
+    """Learn only so many tasks now; the same command without it goes on."""
 
     def __post_init__(self) -> None:
-        for name in ("checkpoint_every", "keep"):
-            if getattr(self, name) < 1:
+        for name in ("checkpoint_every", "keep", "stop_after"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
                 flag = "--" + name.replace("_", "-")
-                raise UserError(f"{flag} must be at least 1, and is {getattr(self, name)}.")
+                raise UserError(f"{flag} must be at least 1, and is {value}.")
 
     def experiment(self, config: Config) -> pathlib.Path:
         """A directory for each config.

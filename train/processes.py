@@ -1,113 +1,178 @@
-"""One process for each seed, as many at a time as there are cores."""
+"""A pool of processes: one for each run, as many at a time as asked for, each on its own cores."""
 
-import json
+import dataclasses
+import functools
 import os
-import pathlib
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import rich.console
 import rich.live
 import rich.text
 
-from train import config as configs
-from train.config import Config
-from train.places import Places
+from train.display import say
+from train.errors import UserError
+from train.jobs import Job
 from train.signals import Stopped, catch_stop
 
+DIVERGED = 3
+"""How a worker ends whose loss is no longer finite; Python itself uses 1 and 2."""
 _LOOK_EVERY = 0.2  # seconds
 
 
-def run(
-    config: Config,
-    seeds: Sequence[int],
-    places: Places,
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """Why a run could not be finished."""
+
+    why: str
+    diverged: bool = False
+    """Its loss is no longer finite, and would not be if it were tried again."""
+
+
+def run_jobs(
+    jobs: Sequence[Job],
     console: rich.console.Console,
     *,
-    together: int,
-) -> dict[int, str]:
-    """Runs every seed in a process of its own; returns those that failed, and why.
+    processes: int,
+    done: int = 0,
+    ended: Callable[[Job, Failure | None], None] = lambda job, failure: None,
+) -> dict[Job, Failure]:
+    """Runs every job in a process of its own; returns those that failed, and why.
 
-    The cores are dealt out as for `together` seeds, whether or not some have finished before.
+    The number of cores decides the order of sums, so each job has the same: the cores divided by
+    `processes`, however few jobs are left.
+
+    Args:
+      jobs: what to do, in this order; a failure stops no other job.
+      console: shows a line for each worker, and how many are done.
+      processes: how many at a time, at most one a core.
+      done: how many jobs of the same undertaking were done before.
+      ended: called as each job ends.
+
+    Raises:
+      Stopped: after a signal, once every worker has saved its run.
     """
-    free = share_cores(together)
-    waiting, working, failed = list(seeds), {}, {}
-    with tempfile.TemporaryDirectory() as scratch, catch_stop() as stop_signal:
-        file = pathlib.Path(scratch) / "config.json"
-        file.write_text(json.dumps(configs.to_json(config)))
-        with _showing(console) as show:
+    free = share_cores(processes)
+    waiting, working, failed = list(jobs), [], {}
+    total = done + len(waiting)
+    with catch_stop() as stop_signal, _showing(console) as show:
+        try:
             while waiting or working:
                 while waiting and free:
-                    seed, cores = waiting.pop(0), free.pop()
-                    working[seed] = _Worker(
-                        seed, cores, _command(file, seed, places), places, config
-                    )
+                    working.append(_Worker(waiting.pop(0), free.pop(0)))
                 time.sleep(_LOOK_EVERY)
-                show([worker.status() for worker in working.values()])
-                for seed, worker in list(working.items()):
-                    code = worker.process.poll()
-                    if code is not None:
-                        free.append(worker.cores)
-                        del working[seed]
-                        if code != 0:
-                            failed[seed] = worker.last_line() or f"exit code {code}"
+                show([worker.status() for worker in working], _tally(done, total, len(failed)))
+                for worker in [each for each in working if each.process.poll() is not None]:
+                    working.remove(worker)
+                    free.append(worker.cores)
+                    failure = worker.failure()
+                    if failure is None:
+                        done += 1
+                    else:
+                        failed[worker.job] = failure
+                    ended(worker.job, failure)
+                    lines = [each.status() for each in (worker, *working)]
+                    show(lines, _tally(done, total, len(failed)))
                 signum = stop_signal()
-                if signum is not None:
-                    _stop(list(working.values()))
-                    raise Stopped(signum, f"seeds {', '.join(map(str, [*working, *waiting]))}")
+                if signum is not None and (waiting or working):
+                    raise Stopped(signum, f"{done} of {total} runs")
+        finally:
+            _stop(working)
     return failed
+
+
+def _tally(done: int, total: int, failed: int) -> str:
+    return f"done {done} of {total}" + (f", {failed} failed" if failed else "")
 
 
 class _Worker:
     """A process, the cores it may use, and the log of what it says."""
 
-    def __init__(
-        self, seed: int, cores: set[int], command: list[str], places: Places, config: Config
-    ):
-        self.seed = seed
+    def __init__(self, job: Job, cores: set[int]):
+        self.job = job
         self.cores = cores
-        self._log = places.experiment(config) / f"seed-{seed}.log"
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("w") as log, _on_cores(cores):
+        job.log.parent.mkdir(parents=True, exist_ok=True)
+        # The job is given in a file: a pipe would break where a worker dies before it reads.
+        with job.log.open("w") as log, tempfile.TemporaryFile() as given, _on_cores(cores):
+            pickle.dump((job, sys.argv[1:]), given)
+            given.seek(0)
             # In a session of its own: Ctrl-C reaches this process alone, which passes it on once.
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                [sys.executable, "-m", "train.worker"],
+                stdin=given,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
 
     def last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").split("\n")
+        lines = self.job.log.read_text(errors="replace").split("\n")
         return next((line for line in reversed(lines) if line.strip()), "")
 
     def status(self) -> str:
-        return self.last_line() or f"seed {self.seed} starting"
+        said = self.last_line() or "starting"
+        return said if said.startswith(self.job.name) else f"{self.job.name}  {said}"
+
+    def failure(self) -> Failure | None:
+        code = self.process.returncode
+        if code == 0:
+            return None
+        if code < 0:
+            memory = ", as where memory runs out" if code == -signal.SIGKILL else ""
+            return Failure(f"killed by {signal.Signals(-code).name}{memory}")
+        return Failure(self.last_line() or f"exit code {code}", diverged=code == DIVERGED)
 
 
-def _command(config_file: pathlib.Path, seed: int, places: Places) -> list[str]:
-    command = [sys.executable, "-m", "train", "run", "--config", str(config_file)]
-    command += ["--seeds", str(seed), "--out", str(places.out), "--keep", str(places.keep)]
-    command += ["--checkpoint-every", str(places.checkpoint_every)]
-    if places.data_dir:
-        command += ["--data-dir", *map(str, places.data_dir)]
-    if places.cache_dir is not None:
-        command += ["--cache-dir", str(places.cache_dir)]
-    for flag in ("tensorboard", "overwrite"):
-        command += [f"--{flag}"] if getattr(places, flag) else []
-    return command
+def num_processes(asked: int | None) -> int:
+    """How many runs to have at a time: as asked, else one a core, or one on an accelerator."""
+    if asked is not None:
+        return asked
+    return len(_cores()) if _platform() == "cpu" else 1
 
 
-def share_cores(num_seeds: int) -> list[set[int]]:
+def check_processes(asked: int | None) -> None:
+    cores = len(_cores())
+    if asked is not None and not 1 <= asked <= cores:
+        raise UserError(
+            f"--processes must lie between 1 and {cores}, the cores here, and is {asked}."
+        )
+
+
+@functools.cache
+def _platform() -> str:
+    """Where a worker will compute.
+
+    Asked in a process of its own: this one would keep the accelerator from its workers.
+    """
+    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return found.stdout.strip() or "cpu"
+
+
+def share_cores(processes: int) -> list[set[int]]:
     """The cores, the same number for each of as many workers as can be busy at once."""
-    if not hasattr(os, "sched_getaffinity"):  # Only Linux lets a process choose.
-        return [set()] * min(num_seeds, os.cpu_count() or 1)
-    cores = sorted(os.sched_getaffinity(0))
-    workers = min(num_seeds, len(cores))
+    cores = _cores()
+    workers = min(processes, len(cores))
+    if not _can_choose_cores():
+        return [set()] * workers
     share = len(cores) // workers
     return [set(cores[i * share : (i + 1) * share]) for i in range(workers)]
+
+
+def _can_choose_cores() -> bool:
+    return hasattr(os, "sched_getaffinity")  # Only Linux lets a process choose.
+
+
+def _cores() -> list[int]:
+    return (
+        sorted(os.sched_getaffinity(0)) if _can_choose_cores() else list(range(os.cpu_count() or 1))
+    )
 
 
 @contextmanager
@@ -132,18 +197,23 @@ def _stop(workers: list[_Worker]) -> None:
 
 
 @contextmanager
-def _showing(console: rich.console.Console) -> Iterator:
-    """Yields a function that shows one line for each worker: live, or when a line is new."""
+def _showing(console: rich.console.Console) -> Iterator[Callable[[list[str], str], None]]:
+    """Yields a function that shows a line for each worker and a tally: live, or what is new."""
     if console.is_terminal:
         with rich.live.Live(console=console, transient=True) as live:
-            yield lambda lines: live.update(rich.text.Text("\n".join(lines)))
+
+            def draw(lines: list[str], tally: str) -> None:
+                text = rich.text.Text("\n".join([*lines, tally]), no_wrap=True, overflow="ellipsis")
+                live.update(text)
+
+            yield draw
         return
     said: set[str] = set()
 
-    def say(lines: list[str]) -> None:
-        for line in lines:
+    def print_new(lines: list[str], tally: str) -> None:
+        for line in [*lines, tally]:
             if line not in said:
                 said.add(line)
-                console.print(line, soft_wrap=True, highlight=False, markup=False)
+                say(console, line)
 
-    yield say
+    yield print_new

@@ -30,8 +30,8 @@ class RunDirectory:
         self.path = path
         self.seed = seed
         self.config = config
-        _make(path)
-        self._lock = _lock(path)
+        make(path)
+        self._lock = lock(path)
         try:
             if overwrite:
                 self._clear()
@@ -49,7 +49,7 @@ class RunDirectory:
         return self.path / "metrics.jsonl"
 
     def write_environment(self, devices: list[str]) -> None:
-        _write_json(self.path / "environment.json", environment(devices))
+        write_json(self.path / "environment.json", environment(devices))
 
     def write_matrices(
         self, accuracy: np.ndarray, alpha: np.ndarray | None, tasks: list[str], sources: list[str]
@@ -80,13 +80,13 @@ class RunDirectory:
                     "Choose another --out, or --overwrite that run."
                 )
         else:
-            _write_json(path, configs.to_json(self.config) | {"seed": self.seed})
+            write_json(path, configs.to_json(self.config) | {"seed": self.seed})
 
 
 _LOCK = "lock"
 
 
-def _make(path: pathlib.Path) -> None:
+def make(path: pathlib.Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -95,7 +95,7 @@ def _make(path: pathlib.Path) -> None:
         ) from error
 
 
-def _lock(path: pathlib.Path) -> int:
+def lock(path: pathlib.Path) -> int:
     """Held as long as the process lives; the kernel frees it even after SIGKILL."""
     try:
         descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
@@ -111,7 +111,7 @@ def _lock(path: pathlib.Path) -> int:
     return descriptor
 
 
-def _write_json(path: pathlib.Path, content: Any) -> None:
+def write_json(path: pathlib.Path, content: Any) -> None:
     unfinished = path.with_suffix(".partial")
     unfinished.write_text(json.dumps(content, indent=1) + "\n")
     unfinished.replace(path)

@@ -13,9 +13,10 @@ from train.config import label as name
 from train.display import Display
 from train.engine import Engine
 from train.errors import UserError
+from train.jobs import Job, is_done
 from train.loop import Run
 from train.places import Places
-from train.rundir import RunDirectory, read_result
+from train.rundir import RunDirectory
 from train.streams import load_stream
 from train.streams.types import Stream, shortened
 
@@ -42,50 +43,59 @@ def run_seeds(
     places: Places,
     console: rich.console.Console,
     parallel: Parallel = "auto",
+    *,
+    label: str | None = None,
 ) -> dict[int, str]:
     """Runs or resumes every seed; returns those that failed, and why.
 
+    Progress is shown under a label: the stream, the method and the seed, or the one given.
     Raises Stopped after a signal, once everything under way is saved.
     """
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UserError("--seeds must be one or more different numbers, none of them negative.")
+    check_seeds(seeds)
     if parallel == "auto":
         # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
         # is filled best by all seeds in one program.
         parallel = "processes" if jax.default_backend() == "cpu" else "vmap"
-    together = len(seeds)
-    seeds = tuple(seed for seed in seeds if not _finished(config, seed, places))
-    if not seeds:
+    title = f"{config.stream} {name(config)}"
+    jobs = [
+        Job(name=f"{title} seed {seed}", config=config, seed=seed, places=places) for seed in seeds
+    ]
+    left = [job for job in jobs if not is_done(job)]
+    if not left:
         return {}
     # For processes too: missing data are said once, and decoded once.
     stream = open_stream(config, places)
-    if together > 1 and parallel == "processes":
-        # As many cores for each as before a stop: their number decides the order of sums.
-        return processes.run(config, seeds, places, console, together=together)
+    if len(jobs) > 1 and parallel == "processes":
+        done = len(jobs) - len(left)
+        ended_badly = processes.run_jobs(left, console, processes=len(jobs), done=done)
+        return {job.seed: failure.why for job, failure in ended_badly.items()}
+    seeds = tuple(job.seed for job in left)
     if parallel == "vmap":
-        return _run(Engine(config, stream, len(seeds)), seeds, places, console)
+        label = label or " ".join([title, "seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
+        return _run(Engine(config, stream, len(seeds)), seeds, places, console, label)
     engine = Engine(config, stream)  # Compiled once for all seeds.
     failed = {}
-    for seed in seeds:
+    for job in left:
         try:
-            failed |= _run(engine, (seed,), places, console)
+            failed |= _run(engine, (job.seed,), places, console, label or job.name)
         except UserError as error:
-            if together == 1:
+            if len(jobs) == 1:
                 raise
-            failed[seed] = str(error)  # The other seeds go on.
+            failed[job.seed] = str(error)  # The other seeds go on.
     return failed
 
 
-def _finished(config: Config, seed: int, places: Places) -> bool:
-    path = places.seed_directory(config, seed)
-    if places.overwrite or not (path / "accuracy.npz").exists():
-        return False
-    RunDirectory(path, config, seed).close()  # Refuses another config.
-    return read_result(path).finished
+def check_seeds(seeds: tuple[int, ...]) -> None:
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
+        raise UserError("--seeds must be one or more different numbers, none of them negative.")
 
 
 def _run(
-    engine: Engine, seeds: tuple[int, ...], places: Places, console: rich.console.Console
+    engine: Engine,
+    seeds: tuple[int, ...],
+    places: Places,
+    console: rich.console.Console,
+    label: str,
 ) -> dict[int, str]:
     config = engine.config
     with contextlib.ExitStack() as stack:
@@ -99,8 +109,7 @@ def _run(
         group = places.experiment(config) / ("seeds-" + "-".join(map(str, seeds)))
         if places.overwrite and group.exists():
             shutil.rmtree(group)
-        label = " ".join(["seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
-        display = Display(console, f"{config.stream} {name(config)} {label}", engine.steps())
+        display = Display(console, label, engine.steps())
         run = Run(
             engine,
             directories,
@@ -108,6 +117,7 @@ def _run(
             checkpoint_every=places.checkpoint_every,
             keep=places.keep,
             tensorboard=places.tensorboard,
+            stop_after=places.stop_after,
             display=display,
         )
         return run.finish()

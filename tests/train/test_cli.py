@@ -14,6 +14,7 @@ import pytest
 
 from train import processes
 from train.__main__ import main
+from train.processes import Failure
 from train.rundir import read_result
 from train.streams import STREAMS, prepare
 
@@ -97,18 +98,42 @@ def test_cores_are_shared_equally(monkeypatch):
     assert processes.share_cores(1) == [{0, 1, 2, 5, 7}]
 
 
-def test_a_seed_left_over_gets_the_cores_it_had(tmp_path, monkeypatch):
+def test_a_seed_left_over_gets_the_cores_it_had(monkeypatch):
     command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", "processes"]
     assert main(["run", *QUICK, "--seeds", "1"]) == 0
-    asked = {}
+    asked = []
 
-    def note(config, seeds, places, console, *, together):
-        asked[tuple(seeds)] = together
-        return {}
+    def note(jobs, console, *, processes, done):
+        asked.append(([job.seed for job in jobs], processes, done))
+        return {jobs[0]: Failure("not really run")}
 
-    monkeypatch.setattr(processes, "run", note)
+    monkeypatch.setattr(processes, "run_jobs", note)
     main(command)
-    assert asked == {(2,): 2}
+    assert asked == [([2], 2, 1)]
+
+
+@pytest.mark.parametrize("parallel", ["serial", "vmap"])
+def test_stop_after_a_task_and_go_on(tmp_path, capsys, parallel):
+    command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", parallel]
+    assert main([*command, "--out", "whole"]) == 0
+    capsys.readouterr()
+    assert main([*command, "--stop-after", "1"]) == 0
+    said = capsys.readouterr().out
+    assert "Stopped after task 1 of 2, as asked" in said
+    assert "task 2/2" not in said
+    runs = tmp_path / "runs" / QUICK_RUNS
+    assert not (runs / "report").exists()
+    assert main([*command, "--stop-after", "1"]) == 0  # Nothing left of it to do.
+    assert "learned" not in capsys.readouterr().out
+    assert main(command) == 0
+    said = capsys.readouterr().out
+    assert "task 1/2" not in said
+    assert "Stopped" not in said
+    for seed in (1, 2):
+        records = [
+            tmp_path / out / QUICK_RUNS / f"seed-{seed}/metrics.jsonl" for out in ("runs", "whole")
+        ]
+        assert records[0].read_bytes() == records[1].read_bytes()
 
 
 def test_demo(tmp_path, capsys):
@@ -203,6 +228,7 @@ def test_prepare_the_embedded_stream(capsys):
         (["run", *QUICK, "--seeds"], "--seeds must be"),
         (["run", *QUICK, "--seeds", "1", "1"], "--seeds must be"),
         (["run", *QUICK, "--keep", "0"], "--keep must be at least 1"),
+        (["run", *QUICK, "--stop-after", "0"], "--stop-after must be at least 1"),
         (["run", "--stream", "rotated-digits", "--num-tasks", "13"], "12"),
         (["run", "--config", "nowhere.json"], "no config file nowhere.json"),
         (["prepare", "split-cifar10"], "split-cifar100"),
@@ -254,7 +280,9 @@ def test_a_directory_with_other_settings_is_refused_by_name(tmp_path, capsys):
     assert main(["run", *QUICK, "--overwrite"]) == 0
 
 
-@pytest.mark.parametrize("command", ["", "run", "demo", "data", "prepare", "report"])
+@pytest.mark.parametrize(
+    "command", ["", "run", "grid", "sweep", "demo", "data", "prepare", "report"]
+)
 def test_help(capsys, command):
     with pytest.raises(SystemExit) as exit_code:
         main([*([command] if command else []), "--help"])

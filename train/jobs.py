@@ -1,0 +1,82 @@
+"""One seed of one config, as a piece of work for a process, and how far it has come."""
+
+import dataclasses
+import pathlib
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from train import metrics
+from train.config import Config
+from train.places import Places
+from train.rundir import read_result
+
+Standing = Literal["finished", "under way", "missing"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Job:
+    """A run, whole or as far as `places.stop_after`."""
+
+    name: str
+    """What messages call it."""
+    config: Config
+    seed: int
+    places: Places
+
+    @property
+    def directory(self) -> pathlib.Path:
+        return self.places.seed_directory(self.config, self.seed)
+
+    @property
+    def log(self) -> pathlib.Path:
+        """What its process says; beside the run, because a run's directory may be cleared."""
+        return self.directory.with_name(f"seed-{self.seed}.log")
+
+
+def tasks_learned(job: Job) -> int:
+    """How many tasks the run has learned; none where its directory holds another config."""
+    if not (job.directory / "accuracy.npz").exists():
+        return 0
+    result = read_result(job.directory)
+    # The run itself refuses the other config, and says how they differ.
+    return metrics.summary(result.accuracy).tasks_finished if result.config == job.config else 0
+
+
+def is_done(job: Job) -> bool:
+    """Whether nothing is left of what the job asks for."""
+    goal = min(job.places.stop_after or job.config.num_tasks, job.config.num_tasks)
+    return not job.places.overwrite and tasks_learned(job) >= goal
+
+
+def standing(job: Job) -> Standing:
+    """Where the whole run stands."""
+    if tasks_learned(job) == job.config.num_tasks:
+        return "finished"
+    checkpoints = job.directory / "checkpoints"
+    started = checkpoints.exists() and any(checkpoints.iterdir())
+    return "under way" if started or tasks_learned(job) else "missing"
+
+
+def describe(config: Config, fields: Iterable[str]) -> str:
+    """Some settings of a config, in few words.
+
+    >>> describe(Config(learning_rate=0.00025, hidden=(8, 8)), ["learning_rate", "hidden"])
+    'learning_rate=0.00025 hidden=8x8'
+    """
+    return " ".join(f"{name}={brief(getattr(config, name))}" for name in fields)
+
+
+def brief(value: Any) -> str:
+    """A setting as it is written on a command line.
+
+    >>> brief(5.0), brief((100, 100)), brief(None), brief(True)
+    ('5', '100x100', 'none', 'true')
+    """
+    match value:
+        case None | bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+        case tuple():
+            return "x".join(map(str, value))
+    return str(value)

@@ -1,0 +1,101 @@
+"""What a grid and a sweep have in common: many runs, of which the missing ones are done."""
+
+import contextlib
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import rich.console
+
+from train import processes, rundir
+from train.display import say
+from train.errors import UserError
+from train.jobs import Job, is_done, standing, tasks_learned
+from train.places import Places
+from train.processes import Failure
+from train.rundir import RunDirectory
+from train.seeds import open_stream
+
+
+def check_places(places: Places) -> None:
+    if places.stop_after is not None:
+        raise UserError("--stop-after is for a single run: python -m train run --stop-after ...")
+
+
+@contextlib.contextmanager
+def held(path: pathlib.Path) -> Iterator[None]:
+    """Makes a directory and keeps other processes out of it."""
+    rundir.make(path)
+    lock = rundir.lock(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def read_record(path: pathlib.Path) -> Any:
+    """What an earlier command wrote down; None where there was none."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}). Remove it, or --overwrite.") from error
+
+
+def run_missing(
+    jobs: Sequence[Job],
+    console: rich.console.Console,
+    num_processes: int | None,
+    ended: Callable[[Job, Failure | None], None] = lambda job, failure: None,
+) -> dict[Job, Failure]:
+    """Does what is not done yet; returns what failed, and why."""
+    left = [job for job in jobs if not is_done(job)]
+    if not left:
+        return {}
+    return processes.run_jobs(
+        left,
+        console,
+        processes=processes.num_processes(num_processes),
+        done=len(jobs) - len(left),
+        ended=ended,
+    )
+
+
+def open_data(jobs: Sequence[Job]) -> None:
+    """Each stream that is still needed: what is missing is said before anything is written or
+    started, and images are decoded once."""
+    distinct = {}
+    for job in (job for job in jobs if not is_done(job)):
+        config = job.config
+        kind = (config.stream, config.num_tasks, config.order_seed, config.shared_head)
+        distinct[(*kind, config.evaluate_on)] = job
+    for job in distinct.values():
+        open_stream(job.config, job.places)
+
+
+def start_over(jobs: Sequence[Job]) -> None:
+    """Throws away what there is of these runs."""
+    for job in jobs:
+        if job.directory.exists():
+            RunDirectory(job.directory, job.config, job.seed, overwrite=True).close()
+
+
+def show_standing(
+    jobs: Sequence[Job], console: rich.console.Console, diverged: Mapping[str, str] | None = None
+) -> None:
+    """A line for each run: finished, under way, missing, or known to diverge."""
+    found = ["diverged" if job.name in (diverged or {}) else standing(job) for job in jobs]
+    for job, state in zip(jobs, found, strict=True):
+        learned = f"  {tasks_learned(job)} of {job.config.num_tasks} tasks learned"
+        say(console, f"{state:10} {job.name}{learned if state == 'under way' else ''}")
+    counted = [f"{found.count(state)} {state}" for state in dict.fromkeys(found)]
+    say(console, f"{len(jobs)} runs: {', '.join(counted)}.")
+
+
+def say_failures(failed: Mapping[Job, Failure], console: rich.console.Console) -> None:
+    for job, failure in failed.items():
+        what = "diverged" if failure.diverged else "failed"
+        say(console, f"{job.name} {what} ({job.log}): {failure.why}")

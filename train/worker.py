@@ -1,0 +1,47 @@
+"""What a process of the pool does: `python -m train.worker`, a job on its standard input."""
+
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+
+import rich.console
+
+from train.display import say
+from train.errors import UserError
+from train.jobs import Job
+from train.processes import DIVERGED
+from train.seeds import run_seeds
+from train.signals import Stopped
+
+
+def work(job: Job) -> int:
+    """Runs or resumes a job; the last line says how it went, and so does the exit code."""
+    console = rich.console.Console()
+    try:
+        failed = run_seeds(job.config, (job.seed,), job.places, console, "serial", label=job.name)
+    except UserError as error:
+        say(console, str(error))
+        return 2
+    except Stopped as stopped:
+        say(console, f"{job.name}  stopped at {stopped}")
+        return 128 + stopped.signum
+    for why in failed.values():
+        say(console, why)
+    return DIVERGED if failed else 0
+
+
+def _stop_without(parent: int) -> None:
+    """Saves and ends when the pool is gone, so that a new one finds the run free."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    # The record of the run's environment names the command that the user gave.
+    given, sys.argv[1:] = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
+    sys.exit(work(given))

@@ -48,7 +48,8 @@ def test_killed_ten_times_and_finished(tmp_path):
     process.stderr.close()
 
     delays = random.Random(0)
-    run = cut / "rotated-digits/naive/tag-rmsprop/batch_size=80/seed-1"
+    (expected,) = whole.rglob("seed-1")
+    run = cut / expected.relative_to(whole)
     for kill in range(KILLS):
         before = progress(run)
         process = start(cut)
@@ -63,7 +64,6 @@ def test_killed_ten_times_and_finished(tmp_path):
     assert process.wait() == 0, process.stderr.read()
     process.stderr.close()
 
-    expected = whole / "rotated-digits/naive/tag-rmsprop/batch_size=80/seed-1"
     assert (run / "metrics.jsonl").read_bytes() == (expected / "metrics.jsonl").read_bytes()
     ours, theirs = read_result(run), read_result(expected)
     np.testing.assert_array_equal(ours.accuracy, theirs.accuracy)

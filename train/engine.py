@@ -127,7 +127,7 @@ class Engine:
         """What the method keeps of the tasks just learned; donates the state."""
         for task, examples in self._parts(stage).items():
             count = self.method.num_revisited(len(examples))
-            size = max(1, min(count, self.method.revisited_at_once()))
+            size = max(1, min(count, self.method.revisited_at_once(count)))
             for batch in batches.revisited(examples, seeds, task, count, batch_size=size):
                 state = self._revisit(state, batch, np.int32(task))
         return state

@@ -74,8 +74,9 @@ class Method:
         del examples
         return 0
 
-    def revisited_at_once(self) -> int:
-        """How many of them it is given in one call, at most."""
+    def revisited_at_once(self, count: int) -> int:
+        """How many of these it is given in one call, at most."""
+        del count
         return self.config.batch_size
 
     def revisit(
@@ -103,14 +104,3 @@ def stats_if_any(drawn: Batch, after: Any, before: Any) -> Any:
     """Batch statistics after a drawn batch, if anything was drawn."""
     some = jnp.any(jnp.asarray(drawn.weight) > 0)
     return jax.tree.map(lambda a, b: jnp.where(some, a, b), after, before)
-
-
-def check_enough(config: Config, stream: Stream, name: str, wanted: int) -> None:
-    """Refuses a number of examples that the smallest task does not have."""
-    smallest = min(stream.tasks, key=lambda task: len(task.train))
-    if wanted > len(smallest.train):
-        flag = "--" + name.replace("_", "-")
-        raise UserError(
-            f"{flag} {wanted} with --method {config.method}: task {smallest.name!r} of "
-            f"{stream.name} has only {len(smallest.train)} training examples."
-        )

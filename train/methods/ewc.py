@@ -14,13 +14,9 @@ import optax
 
 import tag_optax
 from train.batches import Batch
-from train.config import Config
-from train.methods.base import Method, check_enough
+from train.methods.base import Method
 from train.problem import Problem, frozen_logits, one_by_one
 from train.state import TrainState
-from train.streams.types import Stream
-
-_AUTHORS_BATCH = 200
 
 
 class EWC(Method):
@@ -28,26 +24,17 @@ class EWC(Method):
 
     needs_earlier_tasks = True
 
-    def __init__(self, config: Config, stream: Stream):
-        super().__init__(config, stream)
-        if config.fisher_samples is not None:
-            check_enough(config, stream, "fisher_samples", config.fisher_samples)
-
     def chain(
         self, tx: optax.GradientTransformationExtraArgs
     ) -> optax.GradientTransformationExtraArgs:
         return optax.chain(tag_optax.add_ewc_penalty(self.config.ewc_lambda), tx)
 
     def num_revisited(self, examples: int) -> int:
-        wanted = self.config.fisher_samples
-        if wanted is None:
-            wanted = examples if self.config.fisher == "examples" else _AUTHORS_BATCH
-        return min(wanted, examples)
+        return min(self.config.fisher_samples or examples, examples)
 
-    def revisited_at_once(self) -> int:
-        if self.config.fisher == "examples":
-            return self.config.batch_size
-        return self.config.fisher_samples or _AUTHORS_BATCH
+    def revisited_at_once(self, count: int) -> int:
+        # The square of a mean needs all that the mean is taken over.
+        return count if self.config.fisher == "batch" else self.config.batch_size
 
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array

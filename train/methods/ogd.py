@@ -12,7 +12,8 @@ import optax
 import tag_optax
 from train.batches import Batch
 from train.config import Config
-from train.methods.base import Method, check_enough
+from train.errors import UserError
+from train.methods.base import Method
 from train.problem import Problem, frozen_logits, one_by_one
 from train.state import TrainState
 from train.streams.types import Stream
@@ -25,7 +26,13 @@ class OGD(Method):
 
     def __init__(self, config: Config, stream: Stream):
         super().__init__(config, stream)
-        check_enough(config, stream, "directions_per_task", config.directions_per_task)
+        smallest = min(stream.tasks, key=lambda task: len(task.train))
+        if config.directions_per_task > len(smallest.train):
+            raise UserError(
+                f"--directions-per-task {config.directions_per_task} with --method ogd: task "
+                f"{smallest.name!r} of {stream.name} has only {len(smallest.train)} training "
+                "examples."
+            )
         self._tasks = len(stream.tasks)
 
     def chain(

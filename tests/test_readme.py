@@ -80,3 +80,16 @@ def test_the_cost_of_the_loop_is_what_was_measured():
     measured = json.loads(results.read_text())["against_the_gradient"]["ratio"]
     (written,) = re.findall(r"takes ([\d.]+) x the bare gradient", README.read_text())
     assert float(written) == round(measured, 2)
+
+
+def test_the_cost_of_the_methods_is_what_was_measured():
+    results = json.loads((README.parent / "benchmarks/results/method_cost.json").read_text())
+    measured = {row["method"]: row for row in results["rows"] if row["optimizer"] == "sgd"}
+    rows = re.findall(
+        r"^\| `([\w-]+)` \| .* \| ([\d.]+) \| .*\|$", README.read_text(), flags=re.MULTILINE
+    )
+    assert [name for name, _ in rows] == list(measured)
+    for name, ratio in rows:
+        assert float(ratio) == round(measured[name]["ratio"], 2)
+    (end,) = re.findall(r"examples again, at ([\d.]+) ms each", README.read_text())
+    assert float(end) == round(measured["ewc"]["end_of_task_ms_per_example"], 1)

@@ -82,7 +82,7 @@ class Config:
     """ewc: the mean of the examples' squared gradients, or the square of one batch's mean gradient
     as in the authors' code (some 30 times smaller: the paper's lambdas of 1 and 100 go with it)."""
     fisher_samples: int | None = 200
-    """ewc: how many examples of a task, at most, its Fisher information is taken from; None: all."""
+    """ewc: its Fisher information is taken from at most so many examples of a task; None: all."""
     memory_per_class: int = 1
     """er, a-gem: examples kept for each class of each task."""
     memory_batch_size: int | None = None

@@ -2,6 +2,10 @@
 
 import dataclasses
 import itertools
+import pathlib
+import re
+import sys
+import types
 import typing
 
 import chex
@@ -13,7 +17,7 @@ import pytest
 
 import tag_optax
 from train import batches, optimizers
-from train.config import Config, OptimizerName, preset
+from train.config import CHOICES, Config, OptimizerName, preset
 from train.engine import Engine
 from train.errors import UserError
 from train.methods import METHODS, make, memory
@@ -23,6 +27,7 @@ from train.state import key_of_step
 from .conftest import make_stream
 from .test_step import learn, plain_mlp
 
+GUIDE = pathlib.Path(__file__).parents[2] / "train/methods/README.md"
 OPTIMIZERS = typing.get_args(OptimizerName)
 
 
@@ -354,3 +359,18 @@ def test_the_papers_settings():
     assert of("a-gem", "tag-rmsprop").learning_rate == 2.5e-4
     assert of("ewc", "rmsprop").learning_rate == 5e-3
     assert of("er", "sgd").memory_per_class == 1
+
+
+def test_the_example_of_the_guide_is_a_method(tiny, tiny_stream, monkeypatch):
+    """One module and one line in the registry; the names that a config takes come from there."""
+    (block,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.DOTALL)
+    module = types.ModuleType("train.methods.noisy")
+    exec(compile(block, str(GUIDE), "exec"), module.__dict__)
+    monkeypatch.setitem(sys.modules, "train.methods.noisy", module)
+    monkeypatch.setitem(METHODS, "noisy", "noisy.Noisy")
+    monkeypatch.setitem(CHOICES, "method", tuple(METHODS))
+    runs = [
+        learn(Engine(with_method(tiny, name), tiny_stream))[0].params for name in ("noisy", "naive")
+    ]
+    distance = optax.tree.norm(optax.tree.sub(*runs))
+    assert 1e-6 < distance < 0.1

@@ -268,13 +268,35 @@ def check_used(config: Config) -> None:
     train.errors.UserError: --b needs a TAG optimizer other than ...; with naive, sgd and ...
     """
     unchanged = usual(config)
-    for name, (need, has) in _NEEDS.items():
-        if getattr(config, name) != getattr(unchanged, name) and not has(config):
-            flag = "--" + name.replace("_", "-")
+    for name in unused(config):
+        if getattr(config, name) != getattr(unchanged, name):
+            flag, (need, _) = "--" + name.replace("_", "-"), _NEEDS[name]
             raise UserError(
                 f"{flag} needs {need}; with {config.method}, {config.optimizer} and "
                 f"{config.model} it would change nothing."
             )
+
+
+def unused(config: Config) -> list[str]:
+    """The settings that change nothing.
+
+    >>> "b" in unused(preset("split-cifar100", "sgd"))
+    True
+    """
+    return [name for name, (_, has) in _NEEDS.items() if not has(config)]
+
+
+def without_unused(config: Config) -> Config:
+    """The same run, told from the others by what decides it alone.
+
+    >>> preset("split-cifar100", "sgd") == without_unused(Config(optimizer="sgd", b=3.0,
+    ...     learning_rate=0.1))
+    True
+    """
+    unchanged = usual(config)
+    return dataclasses.replace(
+        config, **{name: getattr(unchanged, name) for name in unused(config)}
+    )
 
 
 def to_json(config: Config) -> dict[str, Any]:

@@ -34,6 +34,7 @@ LINES: tuple[LineStyleType, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)
 INK, GREY, GRID, DOTS, BARS = "#222222", "#6E6E6E", "#E3E3E3", "#56B4E9", "#8CCBEF"
 # On a coloured tile: not INK and white, which a page with a dark background exchanges.
 ON_DARK, ON_BRIGHT = "#FEFEFE", "#111111"
+WIDE, NARROW = 8.5, 4.1  # Inches.
 TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # Points.
 NAME_WIDTH = 30  # Characters in a line of a method's or a task's name.
 MOST_TICKS, MOST_NUMBERS = 20, 12  # Tasks beyond which labels would touch.
@@ -41,17 +42,23 @@ MOST_TICKS, MOST_NUMBERS = 20, 12  # Tasks beyond which labels would touch.
 Style = dict[str, Any]
 
 
-def accuracy_along_stream(curves: Mapping[str, ArrayLike], *, title: str) -> Figure:
+def accuracy_along_stream(
+    curves: Mapping[str, ArrayLike], *, title: str, narrow: bool = False
+) -> Figure:
     """The average accuracy A_t of each method, ``curves[method][seed, t]``, task by task.
+
+    A ``narrow`` figure has its legend below, for a screen that is held upright.
 
     >>> accuracy_along_stream({"sgd": [[0.9, 0.7]]}, title="Stream").axes[0].get_ylabel()
     'average accuracy (%)'
     """
-    figure = _figure(8.5, 4.8, title)
+    size = (NARROW, 3.4 + 0.19 * (len(curves) + 1)) if narrow else (WIDE, 4.8)
+    figure = _figure(*size, title)
     axes = _plain(figure.add_subplot())
-    _draw_curves(axes, curves)
+    _draw_curves(axes, curves, legend_below=narrow)
     axes.set_ylabel("average accuracy (%)", fontsize=TEXT)
-    _count_tasks(axes, np.shape(next(iter(curves.values())))[-1], "tasks learned")
+    tasks = np.shape(next(iter(curves.values())))[-1]
+    _count_tasks(axes, tasks, "tasks learned", most=MOST_TICKS // 2 if narrow else MOST_TICKS)
     return figure
 
 
@@ -69,7 +76,7 @@ def accuracy_matrix(
     >>> accuracy_matrix([[0.9, np.nan], [0.5, 0.8]], ["a", "b"], title="A").axes[0].get_xlabel()
     'evaluated on task'
     """
-    names = [textwrap.fill(name, NAME_WIDTH) for name in task_names]
+    names = [_wrap(name) for name in task_names]
     tasks = len(names)
     percent = np.where(np.tri(tasks, dtype=bool), 100 * _mean_matrix(a), np.nan)
     low, high = limits or round_limits(percent)
@@ -112,7 +119,7 @@ def alpha(alpha_matrix: ArrayLike, *, title: str, b: float) -> Figure:
     'log'
     """
     matrix = _mean_matrix(alpha_matrix)
-    figure = _figure(8.5, 4.5, title)
+    figure = _figure(WIDE, 4.5, title)
     axes = _plain(figure.add_subplot())
     t, s = np.nonzero(~np.isnan(_others(matrix)))
     dots: Style = dict(color=DOTS, markersize=4.5, markeredgewidth=0, alpha=0.6)
@@ -138,7 +145,7 @@ def alpha_and_accuracy(
     matrix = _mean_matrix(alpha_matrix)
     tasks = len(matrix)
     since = np.arange(tasks) >= s
-    figure = _figure(8.5, 6.2, title)
+    figure = _figure(WIDE, 6.2, title)
     above, below = (_plain(axes) for axes in figure.subplots(2, 1))
     of_s = np.where(since, _others(matrix)[:, s], np.nan)
     black: Style = dict(color=INK, markersize=5, zorder=3)
@@ -161,11 +168,13 @@ def method_bars(
     unit: str,
     lower_is_better: bool = False,
     reference: Mapping[str, tuple[float, float]] | None = None,
+    narrow: bool = False,
 ) -> Figure:
     """The mean over seeds of each method's values, best first, with the standard deviation.
 
     ``unit`` is the quantity with its unit, such as ``"accuracy (%)"``, and the values are drawn
-    as they are. ``reference`` gives mean and standard deviation of the paper for some methods.
+    as they are. ``reference`` gives mean and standard deviation of the paper for some methods. A
+    ``narrow`` figure is without the numbers beside the bars.
 
     >>> figure = method_bars({"sgd": [51.0, 53.0], "tag": [62.0]}, title="M", unit="accuracy (%)")
     >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
@@ -179,8 +188,9 @@ def method_bars(
     several = np.array([np.size(values[name]) > 1 for name in order])
     places = np.arange(len(order))
 
-    names = [textwrap.fill(name, NAME_WIDTH) for name in order]
-    figure = _figure(8.5, 1.7 + max(0.42, _height(names)) * len(order), title)
+    names = [_wrap(name, NAME_WIDTH // 2 if narrow else NAME_WIDTH) for name in order]
+    height = 1.7 + max(0.42, _height(names)) * len(order)
+    figure = _figure(NARROW if narrow else WIDE, height, title)
     axes = _plain(figure.add_subplot())
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)
@@ -195,7 +205,8 @@ def method_bars(
     digits = 2 if np.nanmax(np.abs(means), initial=0) >= 2 else 3
     shown = np.where(several, stds, np.nan)
     cells = [_number(*pair, digits) for pair in zip(means, shown, strict=True)]
-    _column(axes, 8, "measured", dict(enumerate(cells)), INK)
+    if not narrow:
+        _column(axes, 8, "measured", dict(enumerate(cells)), INK)
 
     if known:
         paper = np.array([reference[order[place]] for place in known])
@@ -203,12 +214,14 @@ def method_bars(
         axes.errorbar(paper[:, 0], low, xerr=paper[:, 1], label="paper, mean ± s.d.", **hollow)
         indent = 14 + 6.2 * max(map(len, ["measured", *cells]))  # Points: beyond the first column.
         theirs = {place: _number(*reference[order[place]], 2) for place in known}  # As printed.
-        _column(axes, indent, "paper", theirs, COLOURS[1])
+        if not narrow:
+            _column(axes, indent, "paper", theirs, COLOURS[1])
     axes.set_yticks(places, names, fontsize=TEXT)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(order) - 0.5, -0.5)
     axes.set_xlabel(f"{unit}, {'lower' if lower_is_better else 'higher'} is better", fontsize=TEXT)
-    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=SMALL)
+    columns = 1 if narrow else 2
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=SMALL)
     return figure
 
 
@@ -247,25 +260,45 @@ def _plain(axes: Axes) -> Axes:
     return axes
 
 
+def _wrap(name: str, width: int = NAME_WIDTH) -> str:
+    """Lines of a name, broken at spaces and behind underscores.
+
+    >>> _wrap("er (memory_per_class 5)", 13)
+    'er (memory_\\nper_class 5)'
+    """
+    # For a moment, an underscore ends a word as a hyphen does.
+    return textwrap.fill(name.replace("_", "\N{EN DASH}-"), width).replace("\N{EN DASH}-", "_")
+
+
 def _height(names: Sequence[str]) -> float:
     """The inches that the tallest of some wrapped names needs, with a gap."""
     return 0.05 + 0.17 * max(name.count("\n") + 1 for name in names)
 
 
-def _count_tasks(axes: Axes, tasks: int, label: str, *, first: int = 1) -> None:
+def _count_tasks(
+    axes: Axes, tasks: int, label: str, *, first: int = 1, most: int = MOST_TICKS
+) -> None:
     axes.set_xlim(first - 0.5, tasks + 0.5)
-    axes.set_xticks(range(first, tasks + 1, math.ceil(tasks / MOST_TICKS)))
+    axes.set_xticks(range(first, tasks + 1, math.ceil(tasks / most)))
     axes.set_xlabel(label, fontsize=TEXT)
 
 
-def _legend(axes: Axes, title: str, **options: Any) -> None:
-    """Beside the axes, where it covers no data."""
-    place: Style = dict(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-    style: Style = dict(frameon=False, fontsize=SMALL, title_fontsize=SMALL, handlelength=3.2)
-    axes.legend(title=title, alignment="left", **place, **style, **options)
+def _legend(axes: Axes, title: str, *, below: bool = False, **options: Any) -> None:
+    """Beside the axes or below them, where it covers no data."""
+    style: Style = dict(title=title, alignment="left", frameon=False, handlelength=3.2)
+    style |= dict(fontsize=SMALL, title_fontsize=SMALL)
+    if below:
+        figure = axes.get_figure(root=True)
+        assert figure is not None
+        figure.legend(loc="outside lower left", **style, **options)
+    else:
+        place: Style = dict(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
+        axes.legend(**place, **style, **options)
 
 
-def _draw_curves(axes: Axes, curves: Mapping[str, ArrayLike]) -> None:
+def _draw_curves(
+    axes: Axes, curves: Mapping[str, ArrayLike], *, legend_below: bool = False
+) -> None:
     """One line for each ``curves[method][seed, t]`` in percent, in a band of one deviation."""
     lines = []
     means = {
@@ -273,11 +306,10 @@ def _draw_curves(axes: Axes, curves: Mapping[str, ArrayLike]) -> None:
     }
     # All tasks learned at once give one value, at the end: a level to compare with, not a curve.
     levels = [name for name, (mean, _) in means.items() if _is_level(mean)]
-    for name in levels:
-        grey: Style = dict(color=GREY, linestyle=(0, (1, 1)), linewidth=1.8)
-        lines.append(
-            axes.axhline(means[name][0][-1], label=textwrap.fill(name, NAME_WIDTH), **grey)
-        )
+    for i, name in enumerate(levels):
+        dashes = (0, (1 + 2 * i, 1 + i / 2))  # Dots, then longer and longer.
+        grey: Style = dict(color=GREY, linestyle=dashes, linewidth=1.8)
+        lines.append(axes.axhline(means[name][0][-1], label=_wrap(name), **grey))
     for i, name in enumerate(name for name in means if name not in levels):
         mean, std = means[name]
         x = np.arange(1, len(mean) + 1)
@@ -285,12 +317,12 @@ def _draw_curves(axes: Axes, curves: Mapping[str, ArrayLike]) -> None:
         hollow = i // len(MARKERS) % 2
         style: Style = dict(marker=MARKERS[i % len(MARKERS)], linestyle=LINES[i % len(LINES)])
         style |= dict(color=colour, markerfacecolor="white" if hollow else colour, markersize=5)
-        lines += axes.plot(x, mean, label=textwrap.fill(name, NAME_WIDTH), **style)
+        lines += axes.plot(x, mean, label=_wrap(name), **style)
         if len(np.asarray(curves[name])) > 1:
             axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.1, linewidth=0)
     # The order of the legend is that of the lines' right ends.
     lines.sort(key=lambda line: _last(line.get_ydata()), reverse=True)
-    _legend(axes, _seeds_in_words(curves), handles=lines)
+    _legend(axes, _seeds_in_words(curves), below=legend_below, handles=lines)
 
 
 def _is_level(mean: NDArray[np.float64]) -> bool:

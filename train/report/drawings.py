@@ -19,6 +19,8 @@ class Drawing:
     """Unique in the report: of a file, of an element."""
     title: str
     figure: Figure
+    narrow: Figure | None = None
+    """The same for a screen held upright, where one was drawn."""
     detail: bool = False
     """Of one group alone, and so one of many."""
     wide: bool = False
@@ -40,8 +42,10 @@ def _along_stream(section: Section) -> Drawing:
         for group in section.groups
     }
     title = f"{section.title}: accuracy along the stream"
-    figure = plots.accuracy_along_stream(curves, title=title)
-    return Drawing(f"{section.slug}-accuracy", title, figure, wide=True)
+    figure, narrow = (
+        plots.accuracy_along_stream(curves, title=title, narrow=small) for small in (False, True)
+    )
+    return Drawing(f"{section.slug}-accuracy", title, figure, narrow, wide=True)
 
 
 def _bars(section: Section, metric: Metric) -> Drawing:
@@ -56,14 +60,18 @@ def _bars(section: Section, metric: Metric) -> Drawing:
             reference[group.label] = figure.mean, figure.std
     title = f"{section.title}: {metric.name} at the end of the stream"
     unit = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
-    figure = plots.method_bars(
-        bars,
-        title=title,
-        unit=unit,
-        lower_is_better=metric.lower_is_better,
-        reference=reference,
+    figure, narrow = (
+        plots.method_bars(
+            bars,
+            title=title,
+            unit=unit,
+            lower_is_better=metric.lower_is_better,
+            reference=reference,
+            narrow=small,
+        )
+        for small in (False, True)
     )
-    return Drawing(f"{section.slug}-final-{metric.field}", title, figure)
+    return Drawing(f"{section.slug}-final-{metric.field}", title, figure, narrow)
 
 
 def _of_groups(section: Section) -> Iterator[Drawing]:

@@ -98,7 +98,9 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
     together: dict[tuple[Config, tuple[str, ...]], list[RunResult]] = collections.defaultdict(list)
     for result in results:
         if result.finished:
-            together[result.config, tuple(result.sources)].append(result)
+            # Of another version, or written by hand: what it does not use tells no two apart.
+            config = configs.without_unused(result.config)
+            together[config, tuple(result.sources)].append(result)
     if not together:
         where = ", ".join(map(str, roots))
         raise UserError(f"No finished run below {where}. Make one: python -m train run --help.")

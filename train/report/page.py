@@ -29,6 +29,8 @@ class Figure:
     name: str
     title: str
     svg: str
+    narrow: str | None
+    """The same for a screen held upright."""
     detail: bool
     wide: bool
 
@@ -105,10 +107,12 @@ def _figures(figures: Sequence[Figure]) -> list[str]:
 def _figure(figure: Figure) -> str:
     name = escape(figure.name)
     wide = ' class="wide"' if figure.wide else ""
+    roomy = "scroll roomy" if figure.narrow else "scroll"
+    narrow = f'<div class="narrow">{figure.narrow}</div>' if figure.narrow else ""
     return (
         f'<figure id="{name}"{wide}><figcaption>{escape(figure.title)}</figcaption>'
-        f'<div class="scroll" tabindex="0" role="group" aria-label="{escape(figure.title)}">'
-        f"{figure.svg}</div></figure>"
+        f'<div class="{roomy}" tabindex="0" role="group" aria-label="{escape(figure.title)}">'
+        f"{figure.svg}</div>{narrow}</figure>"
     )
 
 

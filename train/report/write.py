@@ -30,7 +30,8 @@ def write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
                 drawn.append(drawing)
                 name, title = drawing.name, drawing.title
                 inline = svg.inline(drawing.figure, name, title)
-                figures.append(Figure(name, title, inline, drawing.detail, drawing.wide))
+                narrow = drawing.narrow and svg.inline(drawing.narrow, f"{name}-narrow", title)
+                figures.append(Figure(name, title, inline, narrow, drawing.detail, drawing.wide))
             text += markdown.lines(section, drawn)
             parts.append((section, figures))
         pages = [out / "report.md", out / "report.html"]

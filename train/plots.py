@@ -6,6 +6,7 @@ counts seeds; NaN is left blank. pyplot is not used: it keeps every figure in gl
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -261,13 +262,18 @@ def _plain(axes: Axes) -> Axes:
 
 
 def _wrap(name: str, width: int = NAME_WIDTH) -> str:
-    """Lines of a name, broken at spaces and behind underscores.
+    """Lines of a name, broken at spaces and behind underscores, and only then anywhere.
 
     >>> _wrap("er (memory_per_class 5)", 13)
     'er (memory_\\nper_class 5)'
     """
-    # For a moment, an underscore ends a word as a hyphen does.
-    return textwrap.fill(name.replace("_", "\N{EN DASH}-"), width).replace("\N{EN DASH}-", "_")
+    lines = [""]
+    for piece in re.findall(r"\s*[^\s_]+_*|_+", name):
+        if len(lines[-1] + piece) > width:
+            *whole, piece = textwrap.wrap(piece.strip(), width)
+            lines += [*whole, ""]
+        lines[-1] += piece
+    return "\n".join(filter(None, lines))
 
 
 def _height(names: Sequence[str]) -> float:

@@ -254,6 +254,20 @@ def test_alpha_and_accuracy_at_the_ends(s: int) -> None:
 # Bars.
 
 
+def test_narrow_figures_are_legible() -> None:
+    names = [*(f"er + tag-{i} (memory_per_class {i})" for i in range(5)), "multitask + sgd"]
+    curves = {name: RNG.random((2, 20)) for name in names}
+    curves[names[-1]][:, :-1] = NAN
+    check_legible(plots.accuracy_along_stream(curves, title="Narrow", narrow=True), "Narrow")
+    bars = {name: 100 * curve[:, -1] for name, curve in curves.items()}
+    reference = {names[0]: (51.36, 3.21)}
+    figure = plots.method_bars(
+        bars, title="Narrow", unit="accuracy (%)", reference=reference, narrow=True
+    )
+    check_legible(figure, "Narrow")
+    assert figure.get_figwidth() < 4.5
+
+
 def test_bars_best_first_with_values() -> None:
     values = {"sgd": [50.0, 54.0], LONG: [61.0, 63.0], "unfinished": [40.0, NAN], "one": [55.0]}
     reference = {"sgd": (51.36, 3.21), "absent": (1.0, 1.0)}

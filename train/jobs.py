@@ -5,6 +5,7 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
+from train import config as configs
 from train import metrics
 from train.config import Config
 from train.places import Places
@@ -31,6 +32,36 @@ class Job:
     def log(self) -> pathlib.Path:
         """What its process says; beside the run, because a run's directory may be cleared."""
         return self.directory.with_name(f"seed-{self.seed}.log")
+
+
+def to_json(job: Job) -> dict[str, Any]:
+    """As a worker is given it.
+
+    >>> import json
+    >>> places = Places(data_dir=(pathlib.Path("a"), pathlib.Path("b")))
+    >>> job = Job(name="one", config=Config(hidden=(8, 8)), seed=1, places=places)
+    >>> from_json(json.loads(json.dumps(to_json(job)))) == job
+    True
+    """
+    places: dict[str, Any] = dataclasses.asdict(job.places)
+    places["out"] = str(job.places.out)
+    places["data_dir"] = [str(path) for path in job.places.data_dir]
+    places["cache_dir"] = None if job.places.cache_dir is None else str(job.places.cache_dir)
+    config = configs.to_json(job.config)
+    return {"name": job.name, "config": config, "seed": job.seed, "places": places}
+
+
+def from_json(fields: dict[str, Any]) -> Job:
+    places = dict(fields["places"])
+    places["out"] = pathlib.Path(places["out"])
+    places["data_dir"] = tuple(map(pathlib.Path, places["data_dir"]))
+    places["cache_dir"] = places["cache_dir"] and pathlib.Path(places["cache_dir"])
+    return Job(
+        name=fields["name"],
+        config=configs.from_json(fields["config"], pathlib.Path("job")),
+        seed=fields["seed"],
+        places=Places(**places),
+    )
 
 
 def tasks_learned(job: Job) -> int:

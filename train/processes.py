@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
+import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -18,7 +18,7 @@ import rich.text
 
 from train.display import say
 from train.errors import UserError
-from train.jobs import Job
+from train.jobs import Job, to_json
 from train.signals import Stopped, catch_stop
 
 DIVERGED = 3
@@ -99,8 +99,8 @@ class _Worker:
         self.cores = cores
         job.log.parent.mkdir(parents=True, exist_ok=True)
         # The job is given in a file: a pipe would break where a worker dies before it reads.
-        with job.log.open("w") as log, tempfile.TemporaryFile() as given, _on_cores(cores):
-            pickle.dump((job, sys.argv[1:]), given)
+        with job.log.open("w") as log, tempfile.TemporaryFile("w+") as given, _on_cores(cores):
+            json.dump({"job": to_json(job), "command": sys.argv[1:]}, given)
             given.seek(0)
             # In a session of its own: Ctrl-C reaches this process alone, which passes it on once.
             self.process = subprocess.Popen(

@@ -1,7 +1,7 @@
 """What a process of the pool does: `python -m train.worker`, a job on its standard input."""
 
+import json
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -11,7 +11,7 @@ import rich.console
 
 from train.display import say
 from train.errors import UserError
-from train.jobs import Job
+from train.jobs import Job, from_json
 from train.processes import DIVERGED
 from train.seeds import run_seeds
 from train.signals import Stopped
@@ -42,6 +42,7 @@ def _stop_without(parent: int) -> None:
 
 if __name__ == "__main__":
     # The record of the run's environment names the command that the user gave.
-    given, sys.argv[1:] = pickle.load(sys.stdin.buffer)
+    given = json.load(sys.stdin)
+    sys.argv[1:] = given["command"]
     threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
-    sys.exit(work(given))
+    sys.exit(work(from_json(given["job"])))

@@ -9,7 +9,7 @@ from typing import Any
 
 import rich.console
 
-from train import processes, rundir
+from train import methods, processes, rundir
 from train.display import say
 from train.errors import UserError
 from train.jobs import Job, is_done, standing, tasks_learned
@@ -17,6 +17,7 @@ from train.places import Places
 from train.processes import Failure
 from train.rundir import RunDirectory
 from train.seeds import open_stream
+from train.streams.types import Stream
 
 
 def check_places(places: Places) -> None:
@@ -65,15 +66,16 @@ def run_missing(
 
 
 def open_data(jobs: Sequence[Job]) -> None:
-    """Each stream that is still needed: what is missing is said before anything is written or
-    started, and images are decoded once."""
-    distinct = {}
+    """Each stream that is still needed: what is missing, and what a method misses in it, is said
+    before anything is written or started, and images are decoded once."""
+    opened: dict[tuple[Any, ...], Stream] = {}
     for job in (job for job in jobs if not is_done(job)):
         config = job.config
         kind = (config.stream, config.num_tasks, config.order_seed, config.shared_head)
-        distinct[(*kind, config.evaluate_on)] = job
-    for job in distinct.values():
-        open_stream(job.config, job.places)
+        kind = (*kind, config.evaluate_on, config.max_examples)
+        if kind not in opened:
+            opened[kind] = open_stream(config, job.places)
+        methods.make(config, opened[kind])
 
 
 def start_over(jobs: Sequence[Job]) -> None:

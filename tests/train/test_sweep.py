@@ -24,6 +24,7 @@ from train.signals import Stopped
 from .fake_pool import FakePool
 
 ROOT = pathlib.Path(__file__).parents[2]
+OGD = ["--streams", "rotated-digits", "--methods", "naive", "ogd", "--optimizers", "sgd"]
 SMALL = """
 streams = ["rotated-digits"]
 optimizers = ["sgd", "adam"]
@@ -164,6 +165,7 @@ def test_bad_files(text, message):
         (["--set", "epochs"], "FIELD=VALUE"),
         (["--streams", "split-cub", "--optimizers", "sgd"], "python -m train prepare split-cub"),
         (["--streams", "rotated-digits", "--optimizers", "sgd", "--processes", "0"], "--processes"),
+        ([*OGD, "--set", "max_examples=5"], "task '0 deg' of rotated-digits has only 5"),
     ],
 )
 def test_mistakes_fail_before_any_work(capsys, arguments, message):

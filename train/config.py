@@ -73,6 +73,8 @@ class Config:
     """TAG: one cosine over all parameters (the paper), or one a tensor (its authors' code)."""
     num_gradients: int = 1
     """tag-g: how many first gradients of a task stand for it."""
+    momentum: float = 0.0
+    """sgd, stable-sgd: how much of a step the next one keeps."""
     decay: float = 1.0
     """stable-sgd: the rate falls by this factor with every task."""
 
@@ -130,7 +132,7 @@ class Config:
         for name in _COUNTS:
             value = getattr(self, name)
             _check(value is None or value >= 1, self, name, "must be at least 1")
-        for name in ("b1", "b2", "dropout"):
+        for name in ("b1", "b2", "dropout", "momentum"):
             _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
         _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
         for name in ("b", "ewc_lambda"):
@@ -247,6 +249,7 @@ _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
         "RMSProp, Adam or a TAG optimizer",
         lambda c: _has_second_moments(c) and c.optimizer != "adagrad",
     ),
+    "momentum": ("SGD or Stable SGD", lambda c: c.optimizer in ("sgd", "stable-sgd")),
     "decay": ("--optimizer stable-sgd", lambda config: config.optimizer == "stable-sgd"),
     "ewc_lambda": ("--method ewc", lambda config: config.method == "ewc"),
     "fisher": ("--method ewc", lambda config: config.method == "ewc"),

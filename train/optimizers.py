@@ -29,7 +29,11 @@ def _stable_sgd(config: Config) -> optax.GradientTransformationExtraArgs:
         decayed = config.learning_rate * config.decay ** (task_id + 1.0)
         return -jax.numpy.maximum(decayed, _LOWEST_STABLE_RATE)
 
-    return scale_by_task(rate)
+    return optax.chain(_momentum(config), scale_by_task(rate))
+
+
+def _momentum(config: Config) -> optax.GradientTransformation:
+    return optax.trace(config.momentum) if config.momentum else optax.identity()
 
 
 def _tag(config: Config) -> optax.GradientTransformationExtraArgs:
@@ -69,7 +73,7 @@ def make(config: Config) -> optax.GradientTransformationExtraArgs:
     inside, outside = (eps, 0.0) if config.eps_in_sqrt else (0.0, eps)
     match config.optimizer:
         case "sgd":
-            tx = optax.sgd(rate)
+            tx = optax.sgd(rate, momentum=config.momentum or None)
         case "adagrad":
             tx = optax.adagrad(rate, initial_accumulator_value=0.0, eps=eps)
         case "rmsprop":

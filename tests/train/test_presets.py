@@ -94,6 +94,7 @@ def test_the_papers_settings(stream, optimizer):
     assert (found.b1, found.b2) == (0.9, 0.999 if optimizer.endswith("adam") else 0.99)
     if optimizer == "stable-sgd":
         assert (found.decay, found.dropout) == paper["stable"]
+        assert found.momentum == 0.8  # Not in the paper; see train/presets.py.
     else:
         assert (found.decay, found.dropout) == (1.0, 0.0)
 

@@ -188,6 +188,16 @@ def test_stable_sgd_decays_by_task_to_its_floor():
     np.testing.assert_allclose(steps, [0.1 * 0.9, 0.1 * 0.9**2, 5e-5], rtol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "stable-sgd"])
+def test_momentum_keeps_a_share_of_the_last_step(optimizer):
+    config = Config(optimizer=optimizer, learning_rate=0.1, momentum=0.8, decay=1.0)
+    tx = optimizers.make(config)
+    state = tx.init(jnp.zeros(()))
+    for expected in (-0.1, -0.18, -0.244):
+        step, state = tx.update(jnp.ones(()), state, task_id=0)
+        np.testing.assert_allclose(step, expected, rtol=1e-6)
+
+
 @pytest.mark.parametrize("eps_in_sqrt", [True, False])
 def test_adam_places_eps_as_told(eps_in_sqrt):
     config = Config(optimizer="adam", learning_rate=1.0, eps=0.5, eps_in_sqrt=eps_in_sqrt)

@@ -76,8 +76,9 @@ def tag_rmsprop(
             sum in place of the bank, so that memory does not grow with the tasks. A task that comes
             back then starts with fresh moments, while its old share stays in the sum.
         skip_unseen: Read only the rows in use, so that a step's cost follows the tasks seen. Set it
-            to False where the bank's task axis is spread over devices (an explicit mesh is
-            recognised by itself), so that every device reads its own rows in one product.
+            to False where devices hold different parts of the bank, be it that its tasks or that
+            the parameters are split (an explicit mesh is recognised by itself): every device then
+            reads what it holds in one product, and a step meets once for all weights.
         mu_dtype: Storage of the first moments (live and bank), and of the gradients that
             "first_gradients" keeps. By default float32, or float64 for float64 parameters.
             Arithmetic is in float32 at least, in any case.

@@ -8,6 +8,10 @@ weighted sum of the rows (the second moments). Both can be done in two ways:
 
 * all rows in one matrix product a leaf, the fastest way to read a bank that is mostly in use;
 * a loop over the rows in use, whose cost follows the tasks seen and not the capacity.
+
+On a mesh a bank may be split: over the tasks, so that devices hold different rows, or along its
+parameters, so that they hold parts of every row. Then all rows are read, each device reads what it
+holds, and only sums travel: K numbers for the relatedness, and one row where the tasks are spread.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +19,7 @@ from collections.abc import Callable, Sequence
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.sharding import PartitionSpec
 
 from tag_optax._types import PyTree
 
@@ -52,7 +57,7 @@ def get_row(bank: PyTree, index: jax.Array, spread: bool = False) -> PyTree:
     def get(rows: jax.Array) -> jax.Array:
         if spread:
             here = jnp.arange(rows.shape[0], dtype=jnp.int32) == index
-            spec = jax.sharding.PartitionSpec(*jax.typeof(rows).sharding.spec[1:])
+            spec = PartitionSpec(*jax.typeof(rows).sharding.spec[1:])
             return _combine(here.astype(rows.dtype), rows, spec)
         if rows.dtype != jnp.bfloat16:
             return lax.dynamic_index_in_dim(rows, index, 0, False)
@@ -87,8 +92,16 @@ def is_spread(bank: PyTree, skip_unseen: bool) -> bool:
     Only explicit meshes put shardings into types.
     """
     return not skip_unseen or any(
-        len(spec := jax.typeof(rows).sharding.spec) > 0 and spec[0] is not None
+        jax.typeof(rows).sharding.spec[0] is not None for rows in jax.tree.leaves(bank)
+    )
+
+
+def is_split(bank: PyTree, skip_unseen: bool) -> bool:
+    """Whether devices may hold different rows, or different parts of a row."""
+    return not skip_unseen or any(
+        axis is not None
         for rows in jax.tree.leaves(bank)
+        for axis in jax.typeof(rows).sharding.spec
     )
 
 
@@ -110,10 +123,12 @@ def per_leaf(groups: jax.Array, leaf_count: int) -> list[jax.Array]:
     return [groups[leaf if groups.shape[0] > 1 else 0] for leaf in range(leaf_count)]
 
 
-def inner_products(a: PyTree, b: PyTree, scope: str, dtype: jnp.dtype) -> jax.Array:
+def inner_products(
+    a: PyTree, b: PyTree, scope: str, dtype: jnp.dtype, split: bool = False
+) -> jax.Array:
     """``<a, b>`` by group, ``[G]``; ``a`` may also be a bank, which gives ``[G, K]``."""
     pairs = list(zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True))
-    if scope == "global":
+    if scope == "global" and not split:  # Joined, split vectors would be gathered first.
         pairs = _join_short(pairs)
     return group_sums([_inner(x, y) for x, y in pairs], scope, dtype)
 
@@ -126,12 +141,7 @@ def _join_short(pairs: list[tuple[jax.Array, jax.Array]]) -> list[tuple[jax.Arra
 
     def is_short(pair: tuple[jax.Array, jax.Array]) -> bool:
         x, y = pair
-        return (
-            y.ndim == 1
-            and y.size <= 4096
-            and x.dtype == y.dtype == jnp.float32
-            and not _is_explicit(y)  # An axis that may be split is not joined.
-        )
+        return y.ndim == 1 and y.size <= 4096 and x.dtype == y.dtype == jnp.float32
 
     short = [pair for pair in pairs if is_short(pair)]
     if len(short) < 2:
@@ -141,12 +151,14 @@ def _join_short(pairs: list[tuple[jax.Array, jax.Array]]) -> list[tuple[jax.Arra
 
 
 def row_products(
-    bank: PyTree, row: PyTree, active: jax.Array, scope: str, dtype: jnp.dtype, skip_unseen: bool
+    bank: PyTree, row: PyTree, active: jax.Array, scope: str, dtype: jnp.dtype, split: bool
 ) -> jax.Array:
     """``<bank[s], row>`` for every active task s, ``[G, K]``; 0 for the others."""
 
     def all_rows() -> jax.Array:
-        products = inner_products(bank, row, scope, dtype)
+        products = inner_products(bank, row, scope, dtype, split)
+        if split:
+            products = everywhere(products)
         return jnp.where(active[None], products, jnp.zeros((), dtype))
 
     def active_rows(tasks: jax.Array, count: jax.Array) -> jax.Array:
@@ -160,11 +172,11 @@ def row_products(
     def no_rows() -> jax.Array:
         return jnp.zeros((group_count(row, scope), active.shape[0]), dtype)
 
-    return _read(bank, row, active, skip_unseen, all_rows, active_rows, no_rows)
+    return _read(bank, row, active, split, all_rows, active_rows, no_rows)
 
 
 def weighted_rows(
-    weights: jax.Array, bank: PyTree, like: PyTree, active: jax.Array, skip_unseen: bool
+    weights: jax.Array, bank: PyTree, like: PyTree, active: jax.Array, split: bool
 ) -> PyTree:
     """``sum_s weights[s] bank[s]`` over the active tasks, a row ``like`` the given one.
 
@@ -197,7 +209,7 @@ def weighted_rows(
     def no_rows() -> list[jax.Array]:
         return [jnp.zeros_like(r) for r in rows_like]
 
-    summed = _read(banks, rows_like, active, skip_unseen, all_rows, active_rows, no_rows)
+    summed = _read(banks, rows_like, active, split, all_rows, active_rows, no_rows)
     return jax.tree.unflatten(structure, summed)
 
 
@@ -205,13 +217,13 @@ def _read(
     bank: PyTree,
     row: PyTree,
     active: jax.Array,
-    skip_unseen: bool,
+    split: bool,
     all_rows: Callable[[], PyTree],
     active_rows: Callable[[jax.Array, jax.Array], PyTree],
     no_rows: Callable[[], PyTree],
 ) -> PyTree:
     """Reads a bank in the cheaper of the two ways: all rows, or the active ones by their number."""
-    if is_spread(bank, skip_unseen):
+    if split:  # Row by row, devices would have to meet at every row.
         return all_rows()
     tasks = jnp.argsort(~active)  # The active ones first.
     count = jnp.sum(active, dtype=jnp.int32)
@@ -229,17 +241,20 @@ def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
     # A dot, not sum(a * b): on CPU that sum is ten times slower. Accelerators would round the
     # operands to bfloat16 at the default precision.
     dtype = accumulator_dtype(b)
+    task_axes = jax.typeof(a).sharding.spec[: a.ndim - b.ndim]
     return jnp.tensordot(
         a.astype(dtype),
         b.astype(dtype),
         b.ndim,
         precision=lax.Precision.HIGHEST,
-        out_sharding=_explicit(b, jax.sharding.PartitionSpec()),
+        out_sharding=_explicit(b, PartitionSpec(*task_axes)),
     )
 
 
-def _combine(weights: jax.Array, rows: jax.Array, spec: jax.sharding.PartitionSpec) -> jax.Array:
+def _combine(weights: jax.Array, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
     """``sum_s weights[s] rows[s]``, laid out as ``spec`` says."""
+    # Each weight to its row: else JAX would gather the rows to where the weights are.
+    weights = _lay(weights, PartitionSpec(*jax.typeof(rows).sharding.spec[:1]))
     return jnp.tensordot(
         weights,
         rows.astype(weights.dtype),
@@ -249,11 +264,23 @@ def _combine(weights: jax.Array, rows: jax.Array, spec: jax.sharding.PartitionSp
     )
 
 
-def _is_explicit(x: jax.Array) -> bool:
-    return jax.sharding.AxisType.Explicit in jax.typeof(x).sharding.mesh.axis_types
+def everywhere(x: jax.Array) -> jax.Array:
+    """The same numbers on every device, so that what follows from them is computed and not sent."""
+    x = _lay(x, PartitionSpec())
+    mesh = jax.typeof(x).sharding.mesh
+    if jax.sharding.AxisType.Auto in mesh.axis_types:
+        x = lax.with_sharding_constraint(x, jax.sharding.NamedSharding(mesh, PartitionSpec()))
+    return x
 
 
-def _explicit(x: jax.Array, spec: jax.sharding.PartitionSpec) -> jax.sharding.NamedSharding | None:
+def _lay(x: jax.Array, spec: PartitionSpec) -> jax.Array:
+    """``x`` as ``spec`` says on the explicit axes of a mesh."""
+    sharding = _explicit(x, spec)
+    return x if sharding is None else jax.sharding.reshard(x, sharding)
+
+
+def _explicit(x: jax.Array, spec: PartitionSpec) -> jax.sharding.NamedSharding | None:
     """``spec`` on the mesh of ``x`` where its axes are explicit: there a contraction must say."""
     mesh = jax.typeof(x).sharding.mesh
-    return jax.sharding.NamedSharding(mesh, spec) if _is_explicit(x) else None
+    explicit = jax.sharding.AxisType.Explicit in mesh.axis_types
+    return jax.sharding.NamedSharding(mesh, spec) if explicit else None

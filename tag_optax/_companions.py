@@ -296,8 +296,9 @@ def _off_basis(updates: Updates, state: ProjectOrthogonalState) -> Updates:
     used = filled.reshape(-1)
     g = jax.tree.map(lambda x: x.astype(_bank.accumulator_dtype(x)), updates)
     dtype = _bank.weights_dtype(g)
-    along = _bank.row_products(state.basis, g, used, "global", dtype, skip_unseen=True)
-    inside = _bank.weighted_rows(along, state.basis, g, used, skip_unseen=True)
+    split = _bank.is_split(state.basis, skip_unseen=True)
+    along = _bank.row_products(state.basis, g, used, "global", dtype, split)
+    inside = _bank.weighted_rows(along, state.basis, g, used, split)
     return jax.tree.map(lambda u, x, i: (x - i).astype(u.dtype), updates, g, inside)
 
 

@@ -39,8 +39,9 @@ def state_sharding(
         params_sharding: A tree of ``NamedSharding`` or ``PartitionSpec`` like the parameters, or
             one for all of them.
         mesh: The mesh; needed where ``params_sharding`` has only specs.
-        task_axis: The mesh axis that the tasks are spread over. Build the transformation with
-            ``skip_unseen=False`` then, so that each device reads its own rows.
+        task_axis: The mesh axis that the tasks are spread over. Where tasks or parameters are
+            split, build the transformation with ``skip_unseen=False``, so that each device reads
+            what it holds and only sums travel.
 
     Returns:
         A tree of ``NamedSharding`` like the state, for ``jit(tx.init, out_shardings=...)``: no

@@ -1,6 +1,6 @@
 """The state of a TAG transformation: a bank of task moments, and the row of the task at hand."""
 
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,26 +32,25 @@ class ScaleByTagState(NamedTuple):
     nu_bank: Params | None  # V, [K, ...] a leaf.
     unit_bank: Params | None  # mean unit gradients, [K, ...] a leaf.
     nu_sum: Params | None  # sum of the past tasks' V, in place of a bank.
-    norm: jax.Array | None  # [1, K] or [leaves, K]: the norms of mu_bank's rows.
+    norm: jax.Array | None  # [1, K] or [leaves, K]: the norms of the tasks' M, the live row's too.
 
 
 def switch_task(
-    state: ScaleByTagState, task: jax.Array, changed: jax.Array, scope: AlphaScope, spread: bool
+    state: ScaleByTagState, task: jax.Array, changed: jax.Array, spread: bool
 ) -> ScaleByTagState:
     """Puts the live row away and takes up the row of ``task``, if the task has changed."""
     live = (state.mu, state.nu, state.unit)
     banks = (state.mu_bank, state.nu_bank, state.unit_bank)
     left = jnp.maximum(state.live_task, 0)  # A fresh state puts zeros on zeros.
 
-    def put_away(_: jax.Array, kept: Any) -> Any:
-        banks, norm = kept
-        if norm is not None:
-            norm = norm.at[:, left].set(norms(state.mu, scope, norm.dtype))
-        return _bank.set_row(banks, left, live, spread), norm
-
     # A loop of no or one round, because XLA keeps a loop's carry in place; and the new row is read
     # behind it, because reading and writing a bank in one branch makes XLA copy it.
-    banks, norm = lax.fori_loop(0, changed.astype(jnp.int32), put_away, (banks, state.norm))
+    banks = lax.fori_loop(
+        0,
+        changed.astype(jnp.int32),
+        lambda _, banks: _bank.set_row(banks, left, live, spread),
+        banks,
+    )
     mu, nu, unit = lax.cond(changed, lambda: _bank.get_row(banks, task, spread), lambda: live)
     return state._replace(
         live_task=jnp.where(changed, task, state.live_task),
@@ -61,7 +60,6 @@ def switch_task(
         mu_bank=banks[0],
         nu_bank=banks[1],
         unit_bank=banks[2],
-        norm=norm,
     )
 
 
@@ -84,6 +82,6 @@ def switch_task_without_bank(
     return state._replace(live_task=jnp.where(changed, task, state.live_task))
 
 
-def norms(tree: Params, scope: AlphaScope, dtype: jnp.dtype) -> jax.Array:
+def norms(tree: Params, scope: AlphaScope, dtype: jnp.dtype, split: bool) -> jax.Array:
     """Euclidean norms by group, ``[G]``."""
-    return jnp.sqrt(_bank.inner_products(tree, tree, scope, dtype))
+    return jnp.sqrt(_bank.inner_products(tree, tree, scope, dtype, split))

@@ -103,23 +103,26 @@ def _scale_by_tag(
         )
 
     def weigh(
-        state: ScaleByTagState, direction: Params | None, task: jax.Array, past: jax.Array
-    ) -> jax.Array:
-        """alpha(t, s) for every s of the past and for t itself, [G, K]."""
+        state: ScaleByTagState,
+        direction: Params | None,
+        task: jax.Array,
+        past: jax.Array,
+        split: bool,
+    ) -> tuple[jax.Array, jax.Array | None]:
+        """alpha(t, s) for every s of the past and for t itself, [G, K]; and the norms they need."""
         dtype = state.alpha.dtype
         strength = jnp.asarray(b, dtype)
         tasks = jnp.arange(past.shape[0], dtype=jnp.int32)
         products = jnp.zeros((_bank.group_count(state.nu, alpha_scope), past.shape[0]), dtype)
-        norm = None
+        own_norm, norm = None, state.norm
         if related.compares is not None:
             bank = state.mu_bank if related.compares == "mu" else state.unit_bank
-            products = _bank.row_products(bank, direction, past, alpha_scope, dtype, skip_unseen)
-        if state.norm is not None:
-            norm = jax.lax.cond(
-                jnp.any(past),
-                lambda: norms(direction, alpha_scope, dtype),
-                lambda: jnp.zeros(products.shape[:1], dtype),  # Compared with nothing.
-            )
+            products = _bank.row_products(bank, direction, past, alpha_scope, dtype, split)
+        if norm is not None:
+            # Kept at every step, and not when the task ends: split over devices, this sum travels
+            # with the inner products and needs no meeting of its own.
+            own_norm = norms(direction, alpha_scope, dtype, split)
+            norm = jnp.where(tasks == task, own_norm[:, None], norm)
 
         def weight(product: jax.Array, distance: jax.Array, own_norm: Any, norm: Any) -> jax.Array:
             similarity = product if norm is None else cosine(product, own_norm, norm)
@@ -127,10 +130,11 @@ def _scale_by_tag(
 
         over_tasks = jax.vmap(weight, in_axes=(0, 0, None, 0))
         over_groups = jax.vmap(over_tasks, in_axes=(0, None, 0, 0))
-        alpha = over_groups(products, jnp.abs(task - tasks), norm, state.norm)
+        alpha = over_groups(products, jnp.abs(task - tasks), own_norm, norm)
         one = jnp.ones((), dtype)
         own = jnp.where(jnp.any(past), related.own(strength), one)
-        return jnp.where(past[None], alpha, jnp.where(tasks == task, own, 0 * one)[None])
+        alpha = jnp.where(past[None], alpha, jnp.where(tasks == task, own, 0 * one)[None])
+        return _bank.everywhere(alpha) if split else alpha, norm
 
     @jax.jit  # So that an eager call is compiled once, not at every step.
     def step(
@@ -138,13 +142,16 @@ def _scale_by_tag(
     ) -> tuple[Updates, ScaleByTagState]:
         valid = (task >= 0) & (task < state.steps.shape[0])
         changed = valid & (task != state.live_task)
+        split = _bank.is_split(state.nu_bank, skip_unseen)
         if constant_memory:
             state = switch_task_without_bank(state, task, changed)
         else:
             spread = _bank.is_spread(state.nu_bank, skip_unseen)
-            state = switch_task(state, task, changed, alpha_scope, spread)
+            state = switch_task(state, task, changed, spread)
         tasks = jnp.arange(state.steps.shape[0], dtype=jnp.int32)
         past = (state.steps > 0) & (tasks != task)
+        if split:
+            past = _bank.everywhere(past)
         moments = [m for m in (state.mu, state.nu, state.unit) if m is not None]
         g = jax.tree.map(
             lambda x, *ms: x.astype(_bank.accumulator_dtype(x, *ms)), updates, *moments
@@ -160,7 +167,7 @@ def _scale_by_tag(
             mu = advance(state.mu, lambda m, x: _moving_average(b1, m, x))
         nu = advance(state.nu, rule.accumulate)
         if uses_unit:
-            lengths = _per_leaf_tree(norms(g, alpha_scope, state.alpha.dtype), g)
+            lengths = _per_leaf_tree(norms(g, alpha_scope, state.alpha.dtype, split), g)
             seen_here = state.steps[task]
             unit = advance(
                 state.unit,
@@ -168,13 +175,17 @@ def _scale_by_tag(
                 lengths,
             )
 
-        alpha = weigh(state, mu if related.compares == "mu" else unit, task, past)
+        # The rows as they will be kept: a task's cosine with itself is 1 in any storage dtype.
+        directions = {"mu": (mu, state.mu), "unit": (unit, state.unit), None: (None, None)}
+        direction, kept = directions[related.compares]
+        direction = jax.tree.map(lambda x, y: x.astype(y.dtype).astype(x.dtype), direction, kept)
+        alpha, norm = weigh(state, direction, task, past, split)
 
         # W = alpha(t, t) V[t] + sum_s alpha(t, s) V[s]
         if constant_memory:
             past_sum = state.nu_sum
         else:
-            past_sum = _bank.weighted_rows(alpha, state.nu_bank, nu, past, skip_unseen)
+            past_sum = _bank.weighted_rows(alpha, state.nu_bank, nu, past, split)
         own = _per_leaf_tree(jnp.sum(alpha, where=(tasks == task)[None], axis=-1), nu)
         w = jax.tree.map(
             lambda a, v, p: a.astype(v.dtype) * v + p.astype(v.dtype), own, nu, past_sum
@@ -200,6 +211,7 @@ def _scale_by_tag(
             mu=stored(mu, state.mu),
             nu=stored(nu, state.nu),
             unit=stored(unit, state.unit),
+            norm=norm if norm is None else jnp.where(valid, norm, state.norm),
         )
 
     def update(

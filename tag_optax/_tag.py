@@ -211,7 +211,7 @@ def _scale_by_tag(
             mu=stored(mu, state.mu),
             nu=stored(nu, state.nu),
             unit=stored(unit, state.unit),
-            norm=norm if norm is None else jnp.where(valid, norm, state.norm),
+            norm=jax.tree.map(lambda new, old: jnp.where(valid, new, old), norm, state.norm),
         )
 
     def update(

@@ -11,11 +11,12 @@ from typing import Annotated
 import rich.console
 import tyro
 
-from train import commands, settings, sweep
+from train import commands, hosts, settings, sweep
 from train import config as configs
 from train import grid as grids
 from train.config import Config
 from train.data_listing import list_data
+from train.devices import Devices
 from train.errors import UserError, nearest
 from train.places import Places
 from train.seeds import Parallel
@@ -32,6 +33,7 @@ class RunCommand:
 
     config: tyro.conf.OmitArgPrefixes[Config]
     places: tyro.conf.OmitArgPrefixes[Places] = dataclasses.field(default_factory=Places)
+    devices: tyro.conf.OmitArgPrefixes[Devices] = dataclasses.field(default_factory=Devices)
     seeds: tuple[int, ...] = (1,)
     """Every seed is a run of its own."""
     parallel: Parallel = "auto"
@@ -232,9 +234,17 @@ def execute(command: object, console: rich.console.Console) -> bool:
     match command:
         case RunCommand():
             configs.check_used(command.config)
-            return commands.run(
-                command.config, command.seeds, command.places, command.parallel, console
-            )
+            hosts.start(command.devices)
+            console.quiet = not hosts.is_first()
+            with hosts.noticing():
+                return commands.run(
+                    command.config,
+                    command.seeds,
+                    command.places,
+                    command.parallel,
+                    console,
+                    command.devices,
+                )
         case GridCommand():
             return commands.grid(
                 _plan_grid(command),
@@ -260,13 +270,20 @@ def execute(command: object, console: rich.console.Console) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 0; 1 where a run failed; 2 where the request was wrong; 128 + n after signal n."""
+    """Returns 0; 1 where a run failed; 2 where the request was wrong; 4 where another process of
+    the run is gone; 128 + n after signal n."""
     console = rich.console.Console()
     try:
         return 0 if execute(parse(arguments), console) else 1
     except UserError as error:
         rich.console.Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
         return 2
+    except hosts.Lost as lost:
+        hosts.end_alone(
+            f"error: Another process of this run is gone ({lost}). Start all of them again with "
+            "the same commands: they go on from the last checkpoint.",
+            hosts.LOST,
+        )
     except Stopped as stopped:
         again = shlex.join(["python", "-m", "train", *arguments])
         console.print(

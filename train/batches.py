@@ -1,7 +1,7 @@
 """Batches as a pure function of (seed, task, step): no iterator, so a resume is an integer."""
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import jax
@@ -10,6 +10,7 @@ import numpy as np
 from train.streams.types import Examples
 
 Array = np.ndarray | jax.Array
+WHOLE = slice(None)
 
 
 class Batch(NamedTuple):
@@ -60,11 +61,12 @@ def take(
     steps: range,
     *,
     batch_size: int,
+    of_batch: slice = WHOLE,
 ) -> Batch:
     """The batches of some steps for each seed, with axes [step, seed, batch].
 
     A stage of a run learns the data of one task, or of several shuffled together: `parts` has the
-    examples of each.
+    examples of each. Of every batch only the slice `of_batch` is read.
     """
     examples = sum(map(len, parts.values()))
     chosen = [
@@ -72,9 +74,9 @@ def take(
         for step in steps
         for seed in seeds
     ]
-    rows, weights = zip(*chosen, strict=True)
-    flat = _gather(parts, np.concatenate(rows), np.concatenate(weights))
-    axes = (len(steps), len(seeds), batch_size)
+    rows, weights = (np.stack(each)[:, of_batch] for each in zip(*chosen, strict=True))
+    flat = _gather(parts, rows.ravel(), weights.ravel())
+    axes = (len(steps), len(seeds), rows.shape[1])
     return Batch(*(x.reshape(*axes, *x.shape[1:]) for x in flat))
 
 
@@ -95,25 +97,35 @@ def _gather(
     return image, label, task, weight
 
 
-def block(examples: Examples, task: int, start: int, size: int) -> Batch:
+def block(examples: Examples, task: int, start: int, size: int, of_batch: slice = WHOLE) -> Batch:
     """Examples in their own order from `start` on, filled up to `size`: for evaluation."""
-    rows = start + np.arange(size)
+    rows = start + np.arange(size)[of_batch]
     taken = np.minimum(rows, len(examples) - 1)
     weight = (rows < len(examples)).astype(np.float32)
     return Batch(*_gather({task: examples}, taken, weight))
 
 
 def revisited(
-    examples: Examples, seeds: tuple[int, ...], task: int, count: int, *, batch_size: int
-) -> Iterator[Batch]:
-    """`count` different examples of a finished task, in batches with axes [seed, batch].
+    examples: Examples,
+    seeds: tuple[int, ...],
+    task: int,
+    count: int,
+    start: int,
+    *,
+    batch_size: int,
+    of_batch: slice = WHOLE,
+) -> Batch:
+    """Some of `count` different examples of a finished task, from `start` on; axes [seed, batch].
 
-    Weights add up to 1 over all of them; the last batch is filled up without weight.
+    Weights add up to 1 over all `count` of them; the last batch is filled up without weight.
     """
-    orders = [np.random.default_rng((seed, task)).permutation(len(examples)) for seed in seeds]
-    for start in range(0, count, batch_size):
-        position = start + np.arange(batch_size)
-        weight = (position < count).astype(np.float32) / np.float32(count)
-        rows = np.concatenate([order[position % count] for order in orders])
-        flat = _gather({task: examples}, rows, np.tile(weight, len(seeds)))
-        yield Batch(*(x.reshape(len(seeds), batch_size, *x.shape[1:]) for x in flat))
+    position = start + np.arange(batch_size)[of_batch]
+    weight = (position < count).astype(np.float32) / np.float32(count)
+    rows = [_order_revisited(seed, task, len(examples))[position % count] for seed in seeds]
+    flat = _gather({task: examples}, np.concatenate(rows), np.tile(weight, len(seeds)))
+    return Batch(*(x.reshape(len(seeds), len(position), *x.shape[1:]) for x in flat))
+
+
+@functools.lru_cache(maxsize=64)
+def _order_revisited(seed: int, task: int, examples: int) -> np.ndarray:
+    return np.random.default_rng((seed, task)).permutation(examples)

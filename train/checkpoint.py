@@ -4,6 +4,7 @@ This is the only module that knows orbax. It uses `CheckpointManager`, since the
 lives under `orbax.checkpoint.experimental`.
 """
 
+import dataclasses
 import logging
 import pathlib
 from typing import Any
@@ -47,19 +48,30 @@ class Checkpoints:
     def latest(self) -> int | None:
         return self._manager.latest_step()
 
-    def restore(self, like: TrainState) -> tuple[TrainState, History]:
-        """The newest state, in the shapes, types and places of `like`, and its history."""
+    def restore(
+        self, like: TrainState, *, resizable: frozenset[str] = frozenset()
+    ) -> tuple[TrainState, History]:
+        """The newest state, in the shapes, types and places of `like`, and its history.
+
+        `resizable` names arrays that may have been saved with more or fewer rows, which are then
+        cut off or filled up with zeros: a bank's rows behind its tasks.
+        """
         record = self._load(record=ocp.args.JsonRestore())["record"]
         # Compared here, because orbax reports a mismatch in terms of its own.
         saved, wanted = record["layout"], _layout(like)
         for name in sorted(saved.keys() | wanted.keys()):
-            if saved.get(name) != wanted.get(name):
+            if saved.get(name) != wanted.get(name) and name not in resizable:
                 raise UserError(
                     f"The checkpoint in {self.directory} is of another model or optimizer: it has "
                     f"{name} as {saved.get(name)}, and this run has {wanted.get(name)}."
                 )
         abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        places = ocp.checkpoint_utils.construct_restore_args(abstract)
+        places = jax.tree_util.tree_map_with_path(
+            lambda path, place: dataclasses.replace(
+                place, strict=jax.tree_util.keystr(path) not in resizable
+            ),
+            ocp.checkpoint_utils.construct_restore_args(abstract),
+        )
         found = self._load(state=ocp.args.PyTreeRestore(item=abstract, restore_args=places))
         return found["state"], History.from_json(record["history"])
 

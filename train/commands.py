@@ -5,9 +5,10 @@ import pathlib
 import rich.console
 
 from train import config as configs
-from train import report, search
+from train import hosts, report, search
 from train import sweep as sweeps
 from train.config import Config
+from train.devices import Devices
 from train.display import say as _say
 from train.grid import Grid
 from train.jobs import standing
@@ -24,10 +25,13 @@ def run(
     places: Places,
     parallel: Parallel,
     console: rich.console.Console,
+    devices: Devices,
 ) -> bool:
     """Trains one config on its seeds and prints its table; False where a seed failed."""
     _say_untrained([config], console)
-    failed = run_seeds(config, seeds, places, console, parallel)
+    failed = run_seeds(config, seeds, places, console, parallel, devices=devices)
+    if not hosts.is_first():
+        return not failed
     _say_failures(failed, places.experiment(config), console)
     well = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
     finished = [path for path in well if read_result(path).finished]

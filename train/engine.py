@@ -1,16 +1,19 @@
 """The compiled functions of a run: for one seed, or for several side by side."""
 
 import collections
+import functools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 import tag_optax
 from train import batches, methods, optimizers, problem, step
 from train.batches import Batch
 from train.config import Config
+from train.layout import Layout
 from train.models import build_model
 from train.models.pretrained import import_weights
 from train.state import TrainState, init_state, random_key
@@ -18,6 +21,7 @@ from train.streams.types import Examples, Stream
 
 # Pixels of one evaluation call: enough to fill a device, few enough for 224x224 images.
 _EVALUATED_PIXELS = 2**18
+ONE_DEVICE = Layout()
 
 
 def default_steps_per_call(model: str, platform: str) -> int:
@@ -40,27 +44,34 @@ class Engine:
 
     One engine serves any number of runs that differ in their seeds alone, and compiles once for all
     of them. With `num_seeds` above 1, that many runs go side by side: their states are stacked and
-    every function is vmapped.
+    every function is vmapped. The layout says which devices hold and compute what.
     """
 
-    def __init__(self, config: Config, stream: Stream, num_seeds: int = 1):
+    def __init__(
+        self,
+        config: Config,
+        stream: Stream,
+        num_seeds: int = 1,
+        layout: Layout = ONE_DEVICE,
+    ):
         self.config = config
         self.stream = stream
         self.num_seeds = num_seeds
+        self.layout = layout
         self.steps_per_call = config.steps_per_call or default_steps_per_call(
             config.model, jax.default_backend()
         )
         height, width, _ = stream.image_shape
         longest = max(len(self._judged(task)) for task in range(len(stream.tasks)))
         fitting = int(np.clip(_EVALUATED_PIXELS // (height * width), 16, 500))
-        self._evaluated = min(longest, fitting)
+        self._evaluated = layout.rounded_up(min(longest, fitting))
         self.method = methods.make(config, stream)
-        self._tx = self.method.chain(optimizers.make(config))
+        self._tx = self._optimizer(layout.capacity(config.num_tasks))
         graphdef, params, batch_stats = self._fresh_model(seed=0)
         if config.pretrained is not None:
             # Weights that do not fit must fail here, before there is a run to resume.
             import_weights(config.pretrained, params, batch_stats)
-        self.problem = problem.make_problem(graphdef, stream)
+        self.problem = problem.make_problem(graphdef, stream, layout.over_data())
         # Learning everything at once, there is one task, and no other to be related to.
         self.has_alpha = config.optimizer.startswith("tag-") and not self.method.joint
         # One count and one task for all seeds; everything else has a seed axis.
@@ -75,9 +86,19 @@ class Engine:
         )
         self.traced: collections.Counter[str] = collections.Counter()
         """How often each function was traced, and so compiled: once for a whole stream."""
-        self._train = jax.jit(self._train_call, donate_argnums=0)
-        self._revisit = jax.jit(self._revisit_call, donate_argnums=0)
-        self._count_correct = jax.jit(self._evaluate_call)
+        self._start_shapes = jax.eval_shape(lambda: (random_key(0), params, batch_stats))
+        one_seed = jax.eval_shape(
+            functools.partial(self._init_state, self._tx), *self._start_shapes
+        )
+        shardings = layout.state(self._tx, one_seed, self._axes if num_seeds > 1 else None)
+        self._shardings = shardings
+        everywhere = layout.everywhere()
+        self._init = jax.jit(functools.partial(self._init_call, self._tx), out_shardings=shardings)
+        self._train = jax.jit(
+            self._train_call, donate_argnums=0, out_shardings=(shardings, everywhere)
+        )
+        self._revisit = jax.jit(self._revisit_call, donate_argnums=0, out_shardings=shardings)
+        self._count_correct = jax.jit(self._evaluate_call, out_shardings=everywhere)
 
     def steps(self) -> list[int]:
         """The steps of each stage of a run: a task, or all tasks at once."""
@@ -88,6 +109,12 @@ class Engine:
     def learned_after(self, stage: int) -> range:
         """The tasks that have been learned when a stage ends."""
         return range(self._tasks_of(stage).stop)
+
+    def _optimizer(self, capacity: int) -> optax.GradientTransformationExtraArgs:
+        skip_unseen = not self.layout.splits_bank
+        return self.method.chain(
+            optimizers.make(self.config, capacity=capacity, skip_unseen=skip_unseen)
+        )
 
     def _stages(self) -> range:
         return range(1 if self.method.joint else len(self.stream.tasks))
@@ -101,58 +128,111 @@ class Engine:
 
     def init(self, seeds: tuple[int, ...]) -> TrainState:
         """The state before the first step."""
-        starts = [self._start(seed) for seed in seeds]
-        if self.num_seeds == 1:
-            return self._init_state(*starts[0])
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *starts)
-        return jax.vmap(self._init_state, out_axes=self._axes)(*stacked)
+        # From the host: each device takes its part, and several processes start from the same.
+        starts = jax.device_get([self._start(seed) for seed in seeds])
+        with self.layout.active():
+            return self._init(jax.tree.map(lambda *leaves: np.stack(leaves), *starts))
+
+    def shapes(self) -> TrainState:
+        """The shapes of a state and where its arrays lie, without allocating any."""
+        shapes = self._shapes_of(self._tx)
+        places = self._shardings
+        if places is None:
+            device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+            places = jax.tree.map(lambda _: device, shapes)
+        return jax.tree.map(
+            lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
+            shapes,
+            places,
+        )
+
+    def resizable(self) -> frozenset[str]:
+        """The arrays of a state with a row for each task that there is room for."""
+        leaves, _ = jax.tree.flatten_with_path(self._shapes_of(self._tx))
+        roomier = self._optimizer(self.layout.capacity(self.config.num_tasks) + 1)
+        more_leaves = jax.tree.leaves(self._shapes_of(roomier))
+        return frozenset(
+            jax.tree_util.keystr(path)
+            for (path, leaf), more in zip(leaves, more_leaves, strict=True)
+            if leaf.shape != more.shape
+        )
+
+    def _shapes_of(self, tx: optax.GradientTransformationExtraArgs) -> TrainState:
+        def stacked(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((self.num_seeds, *shape.shape), shape.dtype)
+
+        starts = jax.tree.map(stacked, self._start_shapes)
+        return jax.eval_shape(functools.partial(self._init_call, tx), starts)
 
     def train(
         self, state: TrainState, seeds: tuple[int, ...], stage: int, steps: range
     ) -> tuple[TrainState, jax.Array]:
-        """Up to `steps_per_call` steps of a stage; donates the state. Losses have [step, seed]."""
+        """Up to `steps_per_call` steps of a stage; donates the state.
+
+        The losses have [step, seed], and `steps_per_call` rows: those behind the steps asked for
+        say nothing.
+        """
         # The shapes of a call never change: batches behind the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
-        batch = batches.take(
-            self._parts(stage),
-            seeds,
-            stage,
-            taken,
-            batch_size=self.config.batch_size,
-        )
-        state, losses = self._train(state, batch, np.int32(stage), np.int32(len(steps)))
-        return state, losses[: len(steps)]
+        parts, size = self._parts(stage), self.config.batch_size
+
+        def make(part: slice) -> Batch:
+            return batches.take(parts, seeds, stage, taken, batch_size=size, of_batch=part)
+
+        with self.layout.active():
+            batch = self.layout.batch(make, size, axis=2)
+            return self._train(state, batch, np.int32(stage), np.int32(len(steps)))
 
     def end_stage(self, state: TrainState, seeds: tuple[int, ...], stage: int) -> TrainState:
         """What the method keeps of the tasks just learned; donates the state."""
         for task, examples in self._parts(stage).items():
             count = self.method.num_revisited(len(examples))
             size = max(1, min(count, self.method.revisited_at_once(count)))
-            for batch in batches.revisited(examples, seeds, task, count, batch_size=size):
-                state = self._revisit(state, batch, np.int32(task))
+            for start in range(0, count, size):
+                state = self._revisit_some(state, seeds, task, examples, count, start, size)
         return state
+
+    def _revisit_some(
+        self,
+        state: TrainState,
+        seeds: tuple[int, ...],
+        task: int,
+        examples: Examples,
+        count: int,
+        start: int,
+        size: int,
+    ) -> TrainState:
+        def make(part: slice) -> Batch:
+            return batches.revisited(
+                examples, seeds, task, count, start, batch_size=size, of_batch=part
+            )
+
+        with self.layout.active():
+            return self._revisit(state, self.layout.batch(make, size, axis=1), np.int32(task))
 
     def accuracies(self, state: TrainState, tasks: range) -> np.ndarray:
         """float64[seed, task]: the share of each task's examples classified right."""
-        right = [self._right(state, task, self._judged(task)) for task in tasks]
+        counts = [self._right(state, task, self._judged(task)) for task in tasks]
+        right = [np.sum(blocks, axis=0, dtype=np.float64) for blocks in jax.device_get(counts)]
         sizes = [len(self._judged(task)) for task in tasks]
-        return np.stack([np.asarray(r, np.float64) for r in right], axis=1) / np.array([sizes])
+        return np.stack(right, axis=1) / np.array([sizes])
 
     def _judged(self, task: int) -> Examples:
         part = self.stream.tasks[task]
         return part.test if self.config.evaluate_on == "test" else part.validation
 
-    def _right(self, state: TrainState, task: int, examples: Examples) -> jax.Array:
-        blocks = range(0, len(examples), self._evaluated)
-        counts = [
-            self._count_correct(
-                state.params,
-                state.batch_stats,
-                batches.block(examples, task, start, self._evaluated),
+    def _right(self, state: TrainState, task: int, examples: Examples) -> list[jax.Array]:
+        """How many examples are classified right, block by block."""
+        size = self._evaluated
+
+        def count(start: int) -> jax.Array:
+            batch = self.layout.batch(
+                lambda part: batches.block(examples, task, start, size, part), size, axis=0
             )
-            for start in blocks
-        ]
-        return jnp.sum(jnp.stack(counts), axis=0)
+            return self._count_correct(state.params, state.batch_stats, batch)
+
+        with self.layout.active():
+            return [count(start) for start in range(0, len(examples), size)]
 
     def _fresh_model(self, seed: int) -> tuple[Any, Any, Any]:
         return build_model(
@@ -171,9 +251,23 @@ class Engine:
             params, batch_stats = import_weights(self.config.pretrained, params, batch_stats)
         return random_key(seed), params, batch_stats
 
-    def _init_state(self, rng: jax.Array, params: Any, batch_stats: Any) -> TrainState:
+    def _init_state(
+        self,
+        tx: optax.GradientTransformationExtraArgs,
+        rng: jax.Array,
+        params: Any,
+        batch_stats: Any,
+    ) -> TrainState:
         tasks, memory = len(self.stream.tasks), self.method.init_memory()
-        return init_state(self._tx, tasks, memory, rng, params, batch_stats)
+        return init_state(tx, tasks, memory, rng, params, batch_stats)
+
+    def _init_call(
+        self, tx: optax.GradientTransformationExtraArgs, starts: tuple[jax.Array, Any, Any]
+    ) -> TrainState:
+        init = functools.partial(self._init_state, tx)
+        if self.num_seeds == 1:
+            return init(*jax.tree.map(lambda x: x[0], starts))
+        return jax.vmap(init, out_axes=self._axes)(*starts)
 
     def _train_call(
         self, state: TrainState, batch: Batch, task: jax.Array, count: jax.Array

@@ -10,14 +10,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from train import metrics
+from train import hosts, metrics
 from train.checkpoint import Checkpoints
 from train.display import Display
 from train.engine import Engine
 from train.history import History
-from train.recorder import Recorder
-from train.rundir import RunDirectory
-from train.signals import Stopped, catch_stop
+from train.rundir import Bystander, RunDirectory
+from train.signals import Stopped
 
 
 class Run:
@@ -26,7 +25,7 @@ class Run:
     def __init__(
         self,
         engine: Engine,
-        directories: list[RunDirectory],
+        directories: list[RunDirectory] | list[Bystander],
         checkpoint_directory: pathlib.Path,
         *,
         checkpoint_every: int,
@@ -41,16 +40,19 @@ class Run:
         self._checkpoint_every = checkpoint_every
         self._steps = engine.steps()  # Of each stage: a task, or all tasks at once.
         self._checkpoints = Checkpoints(checkpoint_directory, keep=keep)
-        self._state = engine.init(self._seeds)
-        self._history = History.start(len(self._seeds), len(engine.stream.tasks))
-        if self._checkpoints.latest() is not None:
-            self._state, self._history = self._checkpoints.restore(self._state)
+        if self._checkpoints.latest() is None:
+            self._state = engine.init(self._seeds)
+            self._history = History.start(len(self._seeds), len(engine.stream.tasks))
+        else:
+            self._state, self._history = self._checkpoints.restore(
+                engine.shapes(), resizable=engine.resizable()
+            )
         self._recorders = [
-            Recorder(directory.metrics, records, tensorboard=tensorboard)
+            directory.recorder(records, tensorboard=tensorboard)
             for directory, records in zip(directories, self._history.records, strict=True)
         ]
         self._end = min(stop_after or len(self._steps), len(self._steps))
-        self._underway: tuple[int, jax.Array] | None = None
+        self._underway: tuple[range, jax.Array] | None = None
         self._display = display
 
     def finish(self) -> dict[int, str]:
@@ -61,11 +63,17 @@ class Run:
         Raises Stopped after a signal, with everything saved.
         """
         history = self._history
-        with catch_stop() as stop_signal, self._closing(), self._display.showing():
+        with (
+            hosts.catch_stop() as stop_signal,
+            self._closing(),
+            hosts.noticing(),
+            self._display.showing(),
+        ):
             while history.task < self._end and self._going():
-                self._some_steps()
+                steps = self._some_steps()
                 learned = history.step == self._steps[history.task]
-                signum = stop_signal()
+                before = self._total_steps(history.task, 0)
+                signum = stop_signal(range(before + steps.start + 1, before + steps.stop + 1))
                 if learned or signum is not None or history.step % self._checkpoint_every == 0:
                     self._take_losses()
                     if not self._going():
@@ -82,17 +90,22 @@ class Run:
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
+        answering = True
         try:
             yield
+        except hosts.Lost:
+            answering = False
+            raise
         finally:
-            self._checkpoints.close()
+            if answering:  # Else a checkpoint under way would wait for the process that is gone.
+                self._checkpoints.close()
             for recorder in self._recorders:
                 recorder.close()
 
     def _total_steps(self, task: int, step: int) -> int:
         return sum(self._steps[:task]) + step
 
-    def _some_steps(self) -> None:
+    def _some_steps(self) -> range:
         """One call's worth of steps, not past the task's end or the next checkpoint."""
         history, every = self._history, self._checkpoint_every
         end = min(
@@ -100,24 +113,25 @@ class Run:
             self._steps[history.task],
             (history.step // every + 1) * every,
         )
-        self._state, losses = self._engine.train(
-            self._state, self._seeds, history.task, range(history.step, end)
-        )
+        steps = range(history.step, end)
+        self._state, losses = self._engine.train(self._state, self._seeds, history.task, steps)
         # The device is busy with this call; meanwhile the host looks at the one before it.
         self._take_losses()
-        self._underway = history.step, losses
+        self._underway = steps, losses
         history.step = end
+        return steps
 
     def _take_losses(self) -> None:
         """Waits for the call under way, and records its losses."""
         if self._underway is None:
             return
-        (first, losses), self._underway = self._underway, None
-        for step, by_seed in enumerate(np.asarray(losses, np.float64), start=first + 1):
+        (steps, losses), self._underway = self._underway, None
+        taken = np.asarray(losses, np.float64)[: len(steps)]
+        for step, by_seed in zip(steps, taken, strict=True):
             for seed, loss in enumerate(by_seed):
                 if seed not in self._history.failed:
-                    self._take_loss(seed, step, loss)
-        self._display.step(self._history.task, first + len(losses), float(np.mean(losses)))
+                    self._take_loss(seed, step + 1, loss)
+        self._display.step(self._history.task, steps.stop, float(np.mean(taken)))
 
     def _take_loss(self, seed: int, step: int, loss: float) -> None:
         history = self._history

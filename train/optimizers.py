@@ -36,7 +36,9 @@ def _momentum(config: Config) -> optax.GradientTransformation:
     return optax.trace(config.momentum) if config.momentum else optax.identity()
 
 
-def _tag(config: Config) -> optax.GradientTransformationExtraArgs:
+def _tag(
+    config: Config, capacity: int | None, skip_unseen: bool
+) -> optax.GradientTransformationExtraArgs:
     kind = {"tag-adagrad": tag_optax.tag_adagrad, "tag-adam": tag_optax.tag_adam}
     relatedness = {
         "tag-uniform": "uniform",
@@ -46,7 +48,7 @@ def _tag(config: Config) -> optax.GradientTransformationExtraArgs:
     }
     return kind.get(config.optimizer, tag_optax.tag_rmsprop)(
         config.b,
-        config.num_tasks,
+        capacity or config.num_tasks,
         config.learning_rate,
         b1=config.b1,
         **({} if config.optimizer == "tag-adagrad" else {"b2": config.b2}),
@@ -57,11 +59,17 @@ def _tag(config: Config) -> optax.GradientTransformationExtraArgs:
         num_gradients=config.num_gradients,
         # One running sum serves where no cosine asks for the tasks' own moments.
         constant_memory=config.optimizer == "tag-self",
+        skip_unseen=skip_unseen,
     )
 
 
-def make(config: Config) -> optax.GradientTransformationExtraArgs:
+def make(
+    config: Config, *, capacity: int | None = None, skip_unseen: bool = True
+) -> optax.GradientTransformationExtraArgs:
     """The optimizer of a config.
+
+    TAG has room for `capacity` tasks, or for the config's; on a mesh that splits the bank,
+    `skip_unseen` must be False.
 
     >>> import jax.numpy as jnp
     >>> tx = make(Config(optimizer="stable-sgd", learning_rate=1.0, decay=0.5))
@@ -83,5 +91,5 @@ def make(config: Config) -> optax.GradientTransformationExtraArgs:
         case "stable-sgd":
             tx = _stable_sgd(config)
         case _:
-            tx = _tag(config)
+            tx = _tag(config, capacity, skip_unseen)
     return optax.with_extra_args_support(tx)

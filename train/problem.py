@@ -24,9 +24,12 @@ class Problem(NamedTuple):
     num_outputs: int
     first_class: tuple[int, ...]
     end_class: tuple[int, ...]
+    over_devices: jax.sharding.NamedSharding | None = None  # of the examples of a batch
 
 
-def make_problem(graphdef: Any, stream: Stream) -> Problem:
+def make_problem(
+    graphdef: Any, stream: Stream, over_devices: jax.sharding.NamedSharding | None = None
+) -> Problem:
     return Problem(
         graphdef=graphdef,
         scale=stream.scale,
@@ -34,6 +37,7 @@ def make_problem(graphdef: Any, stream: Stream) -> Problem:
         num_outputs=stream.num_outputs,
         first_class=tuple(task.classes.start for task in stream.tasks),
         end_class=tuple(task.classes.stop for task in stream.tasks),
+        over_devices=over_devices,
     )
 
 
@@ -46,7 +50,12 @@ def masked_logits(problem: Problem, logits: jax.Array, task: ArrayLike) -> jax.A
 
 
 def _inputs(problem: Problem, image: ArrayLike) -> jax.Array:
-    return jnp.asarray(image, jnp.float32) * problem.scale + problem.offset
+    images = jnp.asarray(image)
+    over = problem.over_devices
+    # A batch drawn from a memory lies on every device, and each would compute all of it.
+    if over is not None and len(images) % over.mesh.shape["data"] == 0:
+        images = jax.lax.with_sharding_constraint(images, over)
+    return images.astype(jnp.float32) * problem.scale + problem.offset
 
 
 def mean_loss(

@@ -36,6 +36,16 @@ class Recorder:
             self._board.close()
 
 
+class NoRecorder:
+    """Writes nothing, where another process does."""
+
+    def write(self, record: dict[str, Any]) -> None:
+        del record
+
+    def close(self) -> None:
+        pass
+
+
 def _line(record: dict[str, Any]) -> str:
     return json.dumps(record, allow_nan=False) + "\n"
 

@@ -19,6 +19,7 @@ import tag_optax
 from train import config as configs
 from train.config import Config
 from train.errors import UserError
+from train.recorder import NoRecorder, Recorder
 
 _PACKAGES = ("jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
 
@@ -48,8 +49,12 @@ class RunDirectory:
     def metrics(self) -> pathlib.Path:
         return self.path / "metrics.jsonl"
 
-    def write_environment(self, devices: list[str]) -> None:
-        write_json(self.path / "environment.json", environment(devices))
+    def recorder(self, records: list[dict[str, Any]], *, tensorboard: bool) -> Recorder:
+        """Goes on behind these records."""
+        return Recorder(self.metrics, records, tensorboard=tensorboard)
+
+    def write_environment(self, devices: list[str], layout: str) -> None:
+        write_json(self.path / "environment.json", environment(devices, layout))
 
     def write_matrices(
         self, accuracy: np.ndarray, alpha: np.ndarray | None, tasks: list[str], sources: list[str]
@@ -81,6 +86,22 @@ class RunDirectory:
                 )
         else:
             write_json(path, configs.to_json(self.config) | {"seed": self.seed})
+
+
+class Bystander:
+    """One seed's files, for a process that leaves them to the first process of the run."""
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def recorder(self, records: list[dict[str, Any]], *, tensorboard: bool) -> NoRecorder:
+        del records, tensorboard
+        return NoRecorder()
+
+    def write_matrices(
+        self, accuracy: np.ndarray, alpha: np.ndarray | None, tasks: list[str], sources: list[str]
+    ) -> None:
+        del accuracy, alpha, tasks, sources
 
 
 _LOCK = "lock"
@@ -117,7 +138,7 @@ def write_json(path: pathlib.Path, content: Any) -> None:
     unfinished.replace(path)
 
 
-def environment(devices: list[str]) -> dict[str, Any]:
+def environment(devices: list[str], layout: str) -> dict[str, Any]:
     """What a reader needs to judge and repeat a run."""
     return {
         "command": " ".join(["python -m train", *sys.argv[1:]]),
@@ -126,6 +147,7 @@ def environment(devices: list[str]) -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "devices": devices,
+        "layout": layout,
         "packages": {"tag_optax": tag_optax.__version__}
         | {name: importlib.metadata.version(name) for name in _PACKAGES},
     }

@@ -1,26 +1,32 @@
 """Several seeds of one config: one after another, side by side in one program, or in processes."""
 
 import contextlib
+import dataclasses
+import math
 import shutil
 from typing import Literal
 
 import jax
 import rich.console
 
-from train import processes
+from train import devices as devices_
+from train import hosts, processes
 from train.config import Config
 from train.config import label as name
-from train.display import Display
+from train.devices import Devices
+from train.display import Display, say
 from train.engine import Engine
 from train.errors import UserError
 from train.jobs import Job, is_done
+from train.layout import Layout, make_layout
 from train.loop import Run
 from train.places import Places
-from train.rundir import RunDirectory
+from train.rundir import Bystander, RunDirectory
 from train.streams import load_stream
 from train.streams.types import Stream, shortened
 
 Parallel = Literal["auto", "serial", "vmap", "processes"]
+ONE_DEVICE = Devices()
 
 
 def open_stream(config: Config, places: Places) -> Stream:
@@ -44,6 +50,7 @@ def run_seeds(
     console: rich.console.Console,
     parallel: Parallel = "auto",
     *,
+    devices: Devices = ONE_DEVICE,
     label: str | None = None,
 ) -> dict[int, str]:
     """Runs or resumes every seed; returns those that failed, and why.
@@ -52,28 +59,29 @@ def run_seeds(
     Raises Stopped after a signal, once everything under way is saved.
     """
     check_seeds(seeds)
-    if parallel == "auto":
-        # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
-        # is filled best by all seeds in one program.
-        parallel = "processes" if jax.default_backend() == "cpu" else "vmap"
+    layout = choose_layout(devices, config)
+    parallel = _choose_parallel(parallel, layout)
     title = f"{config.stream} {name(config)}"
     jobs = [
         Job(name=f"{title} seed {seed}", config=config, seed=seed, places=places) for seed in seeds
     ]
-    left = [job for job in jobs if not is_done(job)]
+    done = hosts.as_first([is_done(job) for job in jobs])
+    left = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
     if not left:
         return {}
     # For processes too: missing data are said once, and decoded once.
-    stream = open_stream(config, places)
+    stream = hosts.together(lambda: open_stream(config, places))
+    if layout.mesh is not None:
+        say(console, f"{title}  {layout}, {layout.mesh.size} of {jax.device_count()} devices")
     if len(jobs) > 1 and parallel == "processes":
-        done = len(jobs) - len(left)
-        ended_badly = processes.run_jobs(left, console, processes=len(jobs), done=done)
+        ended_badly = processes.run_jobs(left, console, processes=len(jobs), done=sum(done))
         return {job.seed: failure.why for job, failure in ended_badly.items()}
     seeds = tuple(job.seed for job in left)
     if parallel == "vmap":
         label = label or " ".join([title, "seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
-        return _run(Engine(config, stream, len(seeds)), seeds, places, console, label)
-    engine = Engine(config, stream)  # Compiled once for all seeds.
+        engine = _engine(config, stream, len(seeds), layout)
+        return _run(engine, seeds, places, console, label)
+    engine = _engine(config, stream, 1, layout)  # Compiled once for all seeds.
     failed = {}
     for job in left:
         try:
@@ -83,6 +91,40 @@ def run_seeds(
                 raise
             failed[job.seed] = str(error)  # The other seeds go on.
     return failed
+
+
+def choose_layout(devices: Devices, config: Config) -> Layout:
+    """Where a config's arrays will lie; what does not fit is said before any work."""
+    if hosts.are_several() and devices.mesh is None:
+        devices = dataclasses.replace(devices, mesh="auto")
+    sizes = devices_.choose_axes(devices, config, available=jax.device_count())
+    if hosts.are_several() and sizes is not None and math.prod(sizes.values()) < jax.device_count():
+        raise UserError(
+            f"--mesh {devices.mesh} leaves some of the {jax.device_count()} devices of "
+            f"{jax.process_count()} processes without work: give a mesh of all of them, and a "
+            "--batch-size that its data axis divides."
+        )
+    return make_layout(sizes, devices.bank_axis)
+
+
+def _choose_parallel(asked: Parallel, layout: Layout) -> Parallel:
+    on_cpu = jax.default_backend() == "cpu"
+    if layout.mesh is not None:
+        if asked == "processes":
+            raise UserError(
+                "--parallel processes gives every seed its own cores, and --mesh shares devices: "
+                "choose serial or vmap, or drop --mesh."
+            )
+        return asked if asked != "auto" else "serial" if on_cpu else "vmap"
+    if asked == "auto":
+        # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
+        # is filled best by all seeds in one program.
+        return "processes" if on_cpu else "vmap"
+    return asked
+
+
+def _engine(config: Config, stream: Stream, num_seeds: int, layout: Layout) -> Engine:
+    return hosts.together(lambda: Engine(config, stream, num_seeds, layout))
 
 
 def check_seeds(seeds: tuple[int, ...]) -> None:
@@ -98,22 +140,31 @@ def _run(
     label: str,
 ) -> dict[int, str]:
     config = engine.config
+    group = places.experiment(config) / ("seeds-" + "-".join(map(str, seeds)))
+    alone = places.seed_directory(config, seeds[0])
     with contextlib.ExitStack() as stack:
-        directories = []
-        for seed in seeds:
-            path = places.seed_directory(config, seed)
-            directory = RunDirectory(path, config, seed, overwrite=places.overwrite)
-            stack.callback(directory.close)
-            directory.write_environment([str(device) for device in jax.devices()])
-            directories.append(directory)
-        group = places.experiment(config) / ("seeds-" + "-".join(map(str, seeds)))
-        if places.overwrite and group.exists():
-            shutil.rmtree(group)
+
+        def open_directories() -> list[RunDirectory] | list[Bystander]:
+            if not hosts.is_first():
+                return [Bystander(seed) for seed in seeds]
+            opened = []
+            for seed in seeds:
+                path = places.seed_directory(config, seed)
+                directory = RunDirectory(path, config, seed, overwrite=places.overwrite)
+                stack.callback(directory.close)
+                used = [str(device) for device in jax.devices()]
+                directory.write_environment(used, str(engine.layout))
+                opened.append(directory)
+            if places.overwrite and group.exists():
+                shutil.rmtree(group)
+            return opened
+
+        directories = hosts.together(open_directories)
         display = Display(console, label, engine.steps())
         run = Run(
             engine,
             directories,
-            (group if len(seeds) > 1 else directories[0].path) / "checkpoints",
+            (group if len(seeds) > 1 else alone) / "checkpoints",
             checkpoint_every=places.checkpoint_every,
             keep=places.keep,
             tensorboard=places.tensorboard,

@@ -36,7 +36,8 @@ def train_step(
     )
     alpha_sum = state.alpha_sum
     if has_alpha:
-        alpha_sum = alpha_sum.at[task].add(_weights(opt_state))
+        # A bank on a mesh may have rows behind the last task.
+        alpha_sum = alpha_sum.at[task].add(_weights(opt_state)[: alpha_sum.shape[1]])
     state = TrainState(
         step=state.step + 1,
         rng=state.rng,

@@ -1,0 +1,140 @@
+"""A run over several processes: starting together, stopping together, noticing that one is gone.
+
+All of it is `jax.distributed`'s: its coordinator knows the processes, its preemption service
+agrees on the step at which all of them stop, and its heartbeats end those that wait for a dead one.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import NoReturn, TypeVar
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from train import signals
+from train.devices import Devices
+from train.errors import UserError
+
+Result = TypeVar("Result")
+
+LOST = 4
+"""How a process ends when another one of its run is gone."""
+_HEARTBEAT_SECONDS = 60  # How long a process may be silent, where its connections stay open.
+_START_SECONDS = 300  # How long the first process waits for the last.
+# How gloo, NCCL and the coordinator speak of a peer that is not there.
+_SIGNS = re.compile(
+    r"gloo|nccl|connection (reset|closed|refused)|coordination|heartbeat|UNAVAILABLE|"
+    r"DEADLINE_EXCEEDED|barrier",
+    re.IGNORECASE,
+)
+
+
+class Lost(Exception):
+    """Another process of the run does not answer any more."""
+
+
+def start(devices: Devices) -> None:
+    """Joins the other processes of a run; before anything else is asked of JAX."""
+    if devices.coordinator is None:
+        return
+    try:
+        jax.distributed.initialize(
+            None if devices.coordinator == "auto" else devices.coordinator,
+            devices.num_processes,
+            devices.process_id,
+            initialization_timeout=_START_SECONDS,
+            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
+            shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
+        )
+    except (RuntimeError, ValueError) as error:
+        where = "found by itself" if devices.coordinator == "auto" else devices.coordinator
+        raise UserError(
+            f"Cannot join the run's processes, with the coordinator {where}: {error}. Start the "
+            "same command on every host, each with its own --process-id."
+        ) from error
+
+
+def is_first() -> bool:
+    """Whether this process writes what a run leaves behind, and speaks for all."""
+    return jax.process_index() == 0
+
+
+def are_several() -> bool:
+    return jax.process_count() > 1
+
+
+def together(attempt: Callable[[], Result]) -> Result:
+    """What `attempt` returns, if it succeeds in every process.
+
+    Raises UserError in all of them if it does in one: else the others would wait for it.
+    """
+    if not are_several():
+        return attempt()
+    try:
+        result, refusal = attempt(), None
+    except UserError as error:
+        result, refusal = None, error
+    refused = np.flatnonzero(multihost_utils.process_allgather(np.array(refusal is not None)))
+    if refusal is not None:
+        raise refusal
+    if len(refused):
+        raise UserError(f"Process {refused[0]} cannot start: see what it says.")
+    return result  # type: ignore[return-value]
+
+
+def as_first(flags: list[bool]) -> list[bool]:
+    """What process 0 found, for all: only its files are the run's."""
+    if not are_several():
+        return flags
+    return multihost_utils.broadcast_one_to_all(np.array(flags)).tolist()
+
+
+@contextlib.contextmanager
+def noticing() -> Iterator[None]:
+    """Raises Lost in place of what JAX says when a step cannot be done together."""
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        if are_several() and _SIGNS.search(str(error)):
+            raise Lost(str(error).splitlines()[0]) from error
+        raise
+
+
+@contextlib.contextmanager
+def catch_stop() -> Iterator[Callable[[range], int | None]]:
+    """As `signals.catch_stop`, for all processes: they stop after the same step.
+
+    The function is told which steps were just taken, counted from the run's beginning. A signal to
+    one process is a signal to all.
+    """
+    if not are_several():
+        with signals.catch_stop() as received:
+            yield lambda steps: received()
+        return
+
+    def pass_on(signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        signal.raise_signal(signal.SIGTERM)  # Which JAX listens to.
+
+    def reached(steps: range) -> int | None:
+        # Asked of every step, because the service waits for one number.
+        found = [multihost_utils.reached_preemption_sync_point(step) for step in steps]
+        return signal.SIGTERM if any(found) else None
+
+    previous = signal.signal(signal.SIGINT, pass_on)
+    try:
+        yield reached
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def end_alone(message: str, code: int) -> NoReturn:
+    """Ends this process at once: the usual way would wait for the others."""
+    print(message, file=sys.stderr, flush=True)
+    os._exit(code)

@@ -11,7 +11,7 @@ from typing import Annotated
 import rich.console
 import tyro
 
-from train import commands, hosts, settings, sweep
+from train import commands, guard, hosts, settings, sweep
 from train import config as configs
 from train import grid as grids
 from train.config import Config
@@ -274,16 +274,15 @@ def main(arguments: list[str]) -> int:
     the run is gone; 128 + n after signal n."""
     console = rich.console.Console()
     try:
-        return 0 if execute(parse(arguments), console) else 1
+        command = parse(arguments)
+        if isinstance(command, RunCommand) and guard.is_needed(command.devices):
+            return guard.run(arguments)
+        return 0 if execute(command, console) else 1
     except UserError as error:
         rich.console.Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
         return 2
     except hosts.Lost as lost:
-        hosts.end_alone(
-            f"error: Another process of this run is gone ({lost}). Start all of them again with "
-            "the same commands: they go on from the last checkpoint.",
-            hosts.LOST,
-        )
+        hosts.end_alone(lost)
     except Stopped as stopped:
         again = shlex.join(["python", "-m", "train", *arguments])
         console.print(

@@ -17,15 +17,13 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from train import signals
+from train import guard, signals
 from train.devices import Devices
 from train.errors import UserError
 
 Result = TypeVar("Result")
 
-LOST = 4
-"""How a process ends when another one of its run is gone."""
-_HEARTBEAT_SECONDS = 60  # How long a process may be silent, where its connections stay open.
+_HEARTBEAT_SECONDS = 30  # How long a process may be silent, where its connections stay open.
 _START_SECONDS = 300  # How long the first process waits for the last.
 # How gloo, NCCL and the coordinator speak of a peer that is not there.
 _SIGNS = re.compile(
@@ -43,6 +41,7 @@ def start(devices: Devices) -> None:
     """Joins the other processes of a run; before anything else is asked of JAX."""
     if devices.coordinator is None:
         return
+    guard.watch_parent()
     try:
         jax.distributed.initialize(
             None if devices.coordinator == "auto" else devices.coordinator,
@@ -134,7 +133,12 @@ def catch_stop() -> Iterator[Callable[[range], int | None]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def end_alone(message: str, code: int) -> NoReturn:
-    """Ends this process at once: the usual way would wait for the others."""
-    print(message, file=sys.stderr, flush=True)
-    os._exit(code)
+def end_alone(lost: Lost) -> NoReturn:
+    """Says it, and ends this process at once: the usual way would wait for the others."""
+    print(
+        f"error: Another process of this run is gone ({lost}). Start all of them again with the "
+        "same commands: they go on from the last checkpoint.",
+        file=sys.stderr,
+        flush=True,
+    )
+    os._exit(guard.LOST)

@@ -1,7 +1,10 @@
 """SIGTERM and Ctrl-C: finish the step, save, say how to go on."""
 
 import contextlib
+import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -33,3 +36,14 @@ def catch_stop() -> Iterator[Callable[[], int | None]]:
     finally:
         for each, handler in previous.items():
             signal.signal(each, handler)
+
+
+def stop_without(parent: int) -> None:
+    """From now on, this process stops as after SIGTERM when its parent is gone."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, daemon=True).start()

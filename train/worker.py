@@ -2,10 +2,7 @@
 
 import json
 import os
-import signal
 import sys
-import threading
-import time
 
 import rich.console
 
@@ -14,7 +11,7 @@ from train.errors import UserError
 from train.jobs import Job, from_json
 from train.processes import DIVERGED
 from train.seeds import run_seeds
-from train.signals import Stopped
+from train.signals import Stopped, stop_without
 
 
 def work(job: Job) -> int:
@@ -33,16 +30,9 @@ def work(job: Job) -> int:
     return DIVERGED if failed else 0
 
 
-def _stop_without(parent: int) -> None:
-    """Saves and ends when the pool is gone, so that a new one finds the run free."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 if __name__ == "__main__":
     # The record of the run's environment names the command that the user gave.
     given = json.load(sys.stdin)
     sys.argv[1:] = given["command"]
-    threading.Thread(target=_stop_without, args=(os.getppid(),), daemon=True).start()
+    stop_without(os.getppid())  # When the pool is gone, so that a new one finds the run free.
     sys.exit(work(from_json(given["job"])))

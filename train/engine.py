@@ -167,11 +167,7 @@ class Engine:
     def train(
         self, state: TrainState, seeds: tuple[int, ...], stage: int, steps: range
     ) -> tuple[TrainState, jax.Array]:
-        """Up to `steps_per_call` steps of a stage; donates the state.
-
-        The losses have [step, seed], and `steps_per_call` rows: those behind the steps asked for
-        say nothing.
-        """
+        """Up to `steps_per_call` steps of a stage; donates the state. Losses have [step, seed]."""
         # The shapes of a call never change: batches behind the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
         parts, size = self._parts(stage), self.config.batch_size
@@ -181,7 +177,8 @@ class Engine:
 
         with self.layout.active():
             batch = self.layout.batch(make, size, axis=2)
-            return self._train(state, batch, np.int32(stage), np.int32(len(steps)))
+            state, losses = self._train(state, batch, np.int32(stage), np.int32(len(steps)))
+            return state, losses[: len(steps)]
 
     def end_stage(self, state: TrainState, seeds: tuple[int, ...], stage: int) -> TrainState:
         """What the method keeps of the tasks just learned; donates the state."""

@@ -126,7 +126,7 @@ class Run:
         if self._underway is None:
             return
         (steps, losses), self._underway = self._underway, None
-        taken = np.asarray(losses, np.float64)[: len(steps)]
+        taken = np.asarray(losses, np.float64)
         for step, by_seed in zip(steps, taken, strict=True):
             for seed, loss in enumerate(by_seed):
                 if seed not in self._history.failed:

@@ -81,7 +81,10 @@ def _rows(batch):
 
 @pytest.mark.parametrize("count", [26, 5, 1])
 def test_revisited_examples_are_different_and_weigh_one_together(count):
-    found = list(batches.revisited(_examples(), (1, 2), 2, count, batch_size=4))
+    found = [
+        batches.revisited(_examples(), (1, 2), 2, count, start, batch_size=4)
+        for start in range(0, count, 4)
+    ]
     weight = np.concatenate([batch.weight for batch in found], axis=1)
     np.testing.assert_allclose(weight.sum(axis=1), 1, rtol=1e-6)
     for seed in range(2):
@@ -91,3 +94,18 @@ def test_revisited_examples_are_different_and_weigh_one_together(count):
 
 def _examples() -> Examples:
     return make_stream().tasks[0].train
+
+
+def test_a_slice_of_a_batch_is_what_the_whole_batch_has_there():
+    parts, part = {2: _examples()}, slice(1, 3)
+    whole = batches.take(parts, (1, 2), 2, range(1, 3), batch_size=4)
+    some = batches.take(parts, (1, 2), 2, range(1, 3), batch_size=4, of_batch=part)
+    for all_of_it, found in zip(whole, some, strict=True):
+        np.testing.assert_array_equal(found, all_of_it[:, :, part])
+    whole = batches.revisited(_examples(), (1, 2), 2, 6, 4, batch_size=4)
+    some = batches.revisited(_examples(), (1, 2), 2, 6, 4, batch_size=4, of_batch=part)
+    for all_of_it, found in zip(whole, some, strict=True):
+        np.testing.assert_array_equal(found, all_of_it[:, part])
+    whole = batches.block(_examples(), 2, 3, 4)
+    for all_of_it, found in zip(whole, batches.block(_examples(), 2, 3, 4, part), strict=True):
+        np.testing.assert_array_equal(found, all_of_it[part])

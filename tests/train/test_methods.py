@@ -129,7 +129,7 @@ plain_loss_and_gradient = jax.jit(jax.value_and_grad(plain_loss))
 
 
 def whole_task(stream, task):
-    (batch,) = batches.revisited(stream.tasks[task].train, (1,), task, 26, batch_size=26)
+    batch = batches.revisited(stream.tasks[task].train, (1,), task, 26, 0, batch_size=26)
     return batches.Batch(*(jnp.asarray(x[0]) for x in batch))
 
 
@@ -169,8 +169,8 @@ def test_ewc_pulls_towards_every_finished_task(tiny, tiny_stream, fisher, sample
         for n in range(7):
             state, _ = engine.train(state, (1,), task, range(n, n + 1))
         count = samples or 26
-        (batch,) = batches.revisited(
-            tiny_stream.tasks[task].train, (1,), task, count, batch_size=count
+        batch = batches.revisited(
+            tiny_stream.tasks[task].train, (1,), task, count, 0, batch_size=count
         )
         batch = batches.Batch(*(jnp.asarray(x[0]) for x in batch))
         if fisher == "examples":
@@ -286,7 +286,7 @@ def test_memories_have_room_for_every_class(tiny, tiny_stream, method, per_class
 def test_ogd_leaves_earlier_answers_alone_to_first_order(tiny, tiny_stream):
     engine = Engine(with_method(tiny, "ogd", directions_per_task=3), tiny_stream)
     state, _ = state_in(engine, 0, steps=7)
-    (revisited,) = batches.revisited(tiny_stream.tasks[0].train, (1,), 0, 3, batch_size=3)
+    revisited = batches.revisited(tiny_stream.tasks[0].train, (1,), 0, 3, 0, batch_size=3)
 
     def logits(params):
         found = plain_mlp(params, revisited.image[0] / 255)

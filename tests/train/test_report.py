@@ -15,10 +15,11 @@ import pytest
 import rich.console
 
 from train import config as configs
-from train import paper, report
+from train import matrices, paper, report
 from train.__main__ import main
 from train.config import Config
 from train.errors import UserError
+from train.matrices import Matrices
 from train.report.comparison import METRICS, compare, remarks
 from train.streams.registry import DATA_SETS, STREAMS
 from train.streams.sources import record
@@ -238,13 +239,13 @@ def write_run(
     if sources is None:
         names = STREAMS[config.stream].data_sets
         sources = [record(DATA_SETS[name], "1.0.0", *DATA_SETS[name].full_size) for name in names]
-    arrays: dict[str, Any] = dict(accuracy=a, tasks=[f"<{t}>" for t in range(tasks)])
-    if config.optimizer.startswith("tag-"):
-        arrays["alpha"] = np.where(np.tri(tasks, dtype=bool), 0.5, np.nan)
+    tagged = config.optimizer.startswith("tag-")
+    alpha = np.where(np.tri(tasks, dtype=bool), 0.5, np.nan) if tagged else None
     directory = path / f"{config.stream}-{configs.label(config)}-{configs.variant(config)}-{seed}"
     directory.mkdir(parents=True)
     (directory / "config.json").write_text(json.dumps(configs.to_json(config) | {"seed": seed}))
-    np.savez(directory / "accuracy.npz", sources=sources, **arrays)
+    measured = Matrices(a, alpha, [f"<{t}>" for t in range(tasks)], sources)
+    matrices.write(directory / matrices.FILE, measured)
     environment = {"command": "python -m train run && echo <i>", "commit": "abc1234"}
     (directory / "environment.json").write_text(json.dumps(environment))
 
@@ -359,8 +360,9 @@ def test_an_unfinished_run_is_left_out_and_said(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("accuracy.npz", b"", "cannot be read"),
-        ("accuracy.npz", b"PK\x03\x04 broken", "cannot be read"),
+        ("matrices.json", b"", "cannot be read"),
+        ("matrices.json", b'{"accuracy": [[0.5, 0.', "cannot be read"),
+        ("matrices.json", b"\xff\xfe", "cannot be read"),
         ("config.json", b"{", "no readable JSON"),
         ("config.json", b"{}", "names no seed"),
     ],
@@ -379,8 +381,8 @@ def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, 
 
 def test_a_matrix_of_another_shape_is_refused(tmp_path):
     write_run(tmp_path, preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = tmp_path.glob("*/accuracy.npz")
-    np.savez(file, accuracy=np.ones(3), tasks=["a", "b"], sources=["digits"])
+    (file,) = tmp_path.glob("*/matrices.json")
+    matrices.write(file, Matrices(np.ones((3, 3)), None, ["a", "b"], ["digits"]))
     with pytest.raises(UserError, match="no matrix of its 2 tasks"):
         report.collect([tmp_path])
 

@@ -83,9 +83,9 @@ def _rename(root: ET.Element, name: str) -> None:
             if key == "href" and value.startswith("#"):
                 used.add(value[1:])
                 element.set(key, f"#{name}-{value[1:]}")
-            elif found := re.fullmatch(r"url\(#(.+)\)", value):
-                used.add(found[1])
-                element.set(key, f"url(#{name}-{found[1]})")
+            else:  # A clip path, or the pattern of a hatched bar, which is in a style.
+                used.update(re.findall(r"url\(#([^)]+)\)", value))
+                element.set(key, value.replace("url(#", f"url(#{name}-"))
     for element in root.iter():
         found = element.attrib.pop("id", None)
         if found in used:

@@ -3,7 +3,6 @@
 import csv
 import html.parser
 import io
-import json
 import math
 import pathlib
 import re
@@ -25,8 +24,8 @@ from train.report.comparison import METRICS, compare, remarks, seeds_in_words
 from train.report.drawings import drawings
 from train.report.families import families, pairs
 from train.report.provenance import again
-from train.streams.registry import DATA_SETS, STREAMS
-from train.streams.sources import record
+
+from .fake_runs import write_run
 
 PAPER = pathlib.Path(paper.__file__).parent
 STREAM_NAMES = {
@@ -221,37 +220,6 @@ def test_contradictions_are_noted():
 
 
 # Runs on disk.
-
-
-def write_run(
-    path: pathlib.Path,
-    config: Config,
-    seed: int,
-    *,
-    final: float = 0.6,
-    sources: list[str] | None = None,
-    finished: bool = True,
-) -> None:
-    """A run whose tasks all end at one accuracy; they were learned at 0.1 more."""
-    tasks = config.num_tasks
-    a = np.where(np.tri(tasks, dtype=bool), final, np.nan)
-    a[np.arange(tasks - 1), np.arange(tasks - 1)] += 0.1
-    if config.method == "multitask":
-        a[:-1] = np.nan
-    if not finished:
-        a[-1] = np.nan
-    if sources is None:
-        names = STREAMS[config.stream].data_sets
-        sources = [record(DATA_SETS[name], "1.0.0", *DATA_SETS[name].full_size) for name in names]
-    tagged = config.optimizer.startswith("tag-")
-    alpha = np.where(np.tri(tasks, dtype=bool), 0.5, np.nan) if tagged else None
-    directory = path / f"{config.stream}-{configs.label(config)}-{configs.variant(config)}-{seed}"
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(configs.to_json(config) | {"seed": seed}))
-    measured = Matrices(a, alpha, [f"<{t}>" for t in range(tasks)], sources)
-    matrices.write(directory / matrices.FILE, measured)
-    environment = {"command": "python -m train run && echo <i>", "commit": "abc1234"}
-    (directory / "environment.json").write_text(json.dumps(environment))
 
 
 def summary(out: pathlib.Path, stream: str) -> dict[tuple[str, str], dict[str, str]]:
@@ -503,7 +471,7 @@ def test_an_unfinished_run_is_left_out_and_said(tmp_path, capsys, monkeypatch):
 def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, content, message):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs", preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = (tmp_path / "runs").glob(f"*/{name}")
+    (file,) = (tmp_path / "runs").rglob(name)
     file.write_bytes(content)
     assert main(["report", "runs"]) == 2
     said = capsys.readouterr().err
@@ -514,7 +482,7 @@ def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, 
 
 def test_a_matrix_of_another_shape_is_refused(tmp_path):
     write_run(tmp_path, preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = tmp_path.glob("*/matrices.json")
+    (file,) = tmp_path.rglob("matrices.json")
     matrices.write(file, Matrices(np.ones((3, 3)), None, ["a", "b"], ["digits"]))
     with pytest.raises(UserError, match="no matrix of its 2 tasks"):
         report.collect([tmp_path])

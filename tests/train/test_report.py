@@ -20,6 +20,7 @@ from train.__main__ import RunCommand, main, parse
 from train.config import Config
 from train.errors import UserError
 from train.matrices import Matrices
+from train.report import svg
 from train.report.comparison import METRICS, compare, remarks, seeds_in_words
 from train.report.drawings import drawings
 from train.report.families import families, pairs
@@ -370,6 +371,15 @@ def test_drawings_of_many_groups(many):
         # The weights of `write_run` are all the same: there is nothing to see in them.
         *("matrix-tag-rmsprop", "matrix-tag-self"),
     ]
+
+
+def test_a_hatched_bar_follows_the_page(many):
+    (drawing,) = (found for found in drawings(many, lambda group: False) if "pairs-a" in found.name)
+    text = svg.inline(drawing.figure, "name", "title")
+    (pattern,) = re.findall(r'<pattern[^>]*id="(.*?)".*?</pattern>', text)
+    assert text.count(f"url(#{pattern})") == 4  # A bar with TAG each.
+    assert pattern.startswith("name-")
+    assert "#8ccbef" not in text.lower()
 
 
 def test_two_groups_are_not_drawn_as_a_pair_too(tmp_path):

@@ -44,6 +44,9 @@ def inline(figure: Figure, name: str, title: str) -> str:
     _strip(root)
     _rename(root, name)
     for element in root.iter():
+        if "fill" in element.attrib:  # The ground of a hatched bar; a page's colours need a style.
+            fill, rest = element.attrib.pop("fill"), element.get("style", "")
+            element.set("style", f"fill: {fill}; {rest}")
         if "style" in element.attrib:
             element.set("style", _styled(element.attrib["style"]))
     width, height = root.attrib.pop("width"), root.attrib.pop("height")

@@ -11,6 +11,9 @@ from train.report.comparison import METRICS, Metric
 from train.report.families import Family, families, pairs
 from train.report.groups import Group, Section, counterparts, slug
 
+_CONSTANT = ("tag-uniform", "tag-self")
+"""Weigh all other tasks alike, by definition: there is nothing to see in that."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
@@ -119,7 +122,7 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
             figure = plots.accuracy_matrix(group.mean_accuracy(), tasks, title=title, limits=limits)
             yield Drawing(f"{section.slug}-matrix-{end}", title, figure, detail=True)
         weights = group.mean_alpha()
-        if weights is not None and _vary(weights):
+        if weights is not None and group.config.optimizer not in _CONSTANT:
             title = f"{section.title}, {group.label}: weights of the earlier tasks"
             figure = plots.alpha(weights, title=title, b=group.config.b)
             yield Drawing(f"{section.slug}-alpha-{end}", title, figure, detail=True)
@@ -131,9 +134,3 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
             }
             figure = plots.alpha_and_accuracy(weights, first, 0, title=title, b=group.config.b)
             yield Drawing(f"{section.slug}-first-task-{end}", title, figure, detail=True)
-
-
-def _vary(weights: np.ndarray) -> bool:
-    """Whether the weights of the other tasks are not all the same by definition."""
-    others = weights[np.tri(len(weights), k=-1, dtype=bool)]
-    return others.size > 0 and np.ptp(others) > 1e-6

@@ -163,11 +163,11 @@ def _group(config: Config, runs: list[RunResult]) -> Group:
 
 def _order(group: Group) -> tuple[Any, ...]:
     """Streams, methods and optimizers in the order in which the paper has them, then settings,
-    those of the preset first."""
+    those next to the preset first."""
     config = group.config
     places = [CHOICES[name].index(getattr(config, name)) for name in _NAMES]
     rest = [str(value) for value in configs.to_json(config).values()]
-    changed = config != configs.usual(config)
+    changed = len(config.differences(configs.usual(config)))
     return *places, config.learning_rate, changed, rest, group.runs[0].sources
 
 

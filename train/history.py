@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from train.matrices import from_nested, to_nested
+
 
 @dataclasses.dataclass
 class History:
@@ -46,10 +48,8 @@ class History:
         >>> History.from_json(history.to_json()).accuracy.tolist()
         [[[0.5, nan], [nan, nan]]]
         """
-        measured = self.accuracy.astype(object)
-        measured[np.isnan(self.accuracy)] = None
         return dataclasses.asdict(self) | {
-            "accuracy": measured.tolist(),
+            "accuracy": to_nested(self.accuracy),
             "failed": {str(seed): why for seed, why in self.failed.items()},
         }
 
@@ -58,7 +58,7 @@ class History:
         return cls(
             **fields
             | {
-                "accuracy": np.array(fields["accuracy"], dtype=np.float64),  # null becomes NaN.
+                "accuracy": from_nested(fields["accuracy"]),
                 "failed": {int(seed): why for seed, why in fields["failed"].items()},
             }
         )

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from train import config as configs
-from train import metrics
+from train import matrices, metrics
 from train.config import Config
 from train.places import Places
 from train.rundir import read_result
@@ -66,7 +66,7 @@ def from_json(fields: dict[str, Any]) -> Job:
 
 def tasks_learned(job: Job) -> int:
     """How many tasks the run has learned; none where its directory holds another config."""
-    if not (job.directory / "accuracy.npz").exists():
+    if not (job.directory / matrices.FILE).exists():
         return 0
     result = read_result(job.directory)
     # The run itself refuses the other config, and says how they differ.

@@ -1,6 +1,6 @@
 """Figures of a run: accuracy along the stream, accuracy matrix, alpha, and methods compared.
 
-Every function takes plain arrays and returns a figure; ``save`` writes it. Accuracies come in
+Every function takes plain arrays and returns a figure. Accuracies come in
 [0, 1] and are drawn in percent, tasks are indexed from zero and drawn from one. A leading axis
 counts seeds; NaN is left blank. pyplot is not used: it keeps every figure in global state.
 """
@@ -8,11 +8,9 @@ counts seeds; NaN is left blank. pyplot is not used: it keeps every figure in gl
 import math
 import re
 import textwrap
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -169,13 +167,16 @@ def method_bars(
     unit: str,
     lower_is_better: bool = False,
     reference: Mapping[str, tuple[float, float]] | None = None,
+    hatched: Collection[str] = (),
+    in_order: bool = False,
     narrow: bool = False,
 ) -> Figure:
     """The mean over seeds of each method's values, best first, with the standard deviation.
 
     ``unit`` is the quantity with its unit, such as ``"accuracy (%)"``, and the values are drawn
-    as they are. ``reference`` gives mean and standard deviation of the paper for some methods. A
-    ``narrow`` figure is without the numbers beside the bars.
+    as they are. ``reference`` gives mean and standard deviation of the paper for some methods. The
+    bars of some may be ``hatched``, and all be ``in_order`` as they are given. A ``narrow`` figure
+    is without the numbers beside the bars.
 
     >>> figure = method_bars({"sgd": [51.0, 53.0], "tag": [62.0]}, title="M", unit="accuracy (%)")
     >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
@@ -184,7 +185,9 @@ def method_bars(
     reference = reference or {}
     results = {name: over_seeds(seeds) for name, seeds in values.items()}
     sign = 1 if lower_is_better else -1
-    order = sorted(results, key=lambda name: np.nan_to_num(sign * results[name][0], nan=math.inf))
+    order = list(results)
+    if not in_order:
+        order.sort(key=lambda name: np.nan_to_num(sign * results[name][0], nan=math.inf))
     means, stds = np.array([results[name] for name in order]).T
     several = np.array([np.size(values[name]) > 1 for name in order])
     places = np.arange(len(order))
@@ -197,7 +200,17 @@ def method_bars(
     axes.spines["left"].set_visible(False)
     axes.axvline(0, color=GREY, linewidth=0.8)
     label = f"measured, {_seeds_in_words(values)}"
-    axes.barh(places, means, height=0.62, color=BARS, label=label)
+    hatches = ["////" if name in hatched else "" for name in order]
+    axes.barh(
+        places,
+        means,
+        height=0.62,
+        color=BARS,
+        label=label,
+        hatch=hatches,
+        edgecolor="white",
+        linewidth=0,
+    )
     thin: Style = dict(fmt="none", ecolor=INK, elinewidth=1.2, capsize=3)
     known = [place for place, name in enumerate(order) if name in reference]
     # The measured deviation and the paper's are at two heights: neither can cover the other.
@@ -224,22 +237,6 @@ def method_bars(
     columns = 1 if narrow else 2
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=SMALL)
     return figure
-
-
-def save(figure: Figure, path: str | Path) -> None:
-    """Write a PNG or an SVG, by the suffix; the same figure gives the same bytes.
-
-    >>> save(Figure(), "figure.pdf")
-    Traceback (most recent call last):
-    ValueError: a figure is saved as .png or .svg, not '.pdf'
-    """
-    metadata = {".png": ("Software",), ".svg": ("Creator", "Date", "Format", "Type")}
-    suffix = Path(path).suffix
-    if suffix not in metadata:
-        raise ValueError(f"a figure is saved as .png or .svg, not {suffix!r}")
-    # The salt makes the identifiers inside an SVG repeat.
-    with matplotlib.rc_context({"svg.hashsalt": "train.plots"}):
-        figure.savefig(path, dpi=150, metadata=dict.fromkeys(metadata[suffix]))
 
 
 def _figure(width: float, height: float, title: str) -> Figure:

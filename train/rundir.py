@@ -10,15 +10,16 @@ import platform
 import shutil
 import subprocess
 import sys
-import zipfile
 from typing import Any
 
 import numpy as np
 
 import tag_optax
 from train import config as configs
+from train import matrices
 from train.config import Config
 from train.errors import UserError
+from train.matrices import Matrices
 from train.recorder import NoRecorder, Recorder
 
 _PACKAGES = ("jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
@@ -60,12 +61,7 @@ class RunDirectory:
         self, accuracy: np.ndarray, alpha: np.ndarray | None, tasks: list[str], sources: list[str]
     ) -> None:
         """a[t, s] and alpha(t, s), float64[T, T], NaN where there is nothing."""
-        arrays: dict[str, Any] = {"accuracy": accuracy, "tasks": tasks, "sources": sources}
-        if alpha is not None:
-            arrays["alpha"] = alpha
-        unfinished = self.path / "accuracy.partial.npz"
-        np.savez(unfinished, **arrays)
-        unfinished.replace(self.path / "accuracy.npz")
+        matrices.write(self.path / matrices.FILE, Matrices(accuracy, alpha, tasks, sources))
 
     def close(self) -> None:
         os.close(self._lock)
@@ -194,28 +190,21 @@ def read_result(path: pathlib.Path) -> RunResult:
     if not isinstance(seed, int):
         raise UserError(f"{path / 'config.json'} names no seed: it is not a run's.")
     try:
-        # Opened here, as numpy leaves a file open that it cannot read.
-        with (path / "accuracy.npz").open("rb") as file, np.load(file) as found:
-            result = RunResult(
-                path=path,
-                config=config,
-                seed=seed,
-                accuracy=found["accuracy"],
-                alpha=found.get("alpha"),
-                tasks=found["tasks"].tolist(),
-                sources=found["sources"].tolist(),
-            )
+        measured = matrices.read(path / matrices.FILE)
     except FileNotFoundError:
         raise UserError(f"{path} has finished no task yet.") from None
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise UserError(f"{path / 'accuracy.npz'} cannot be read ({error}).") from error
-    tasks = len(result.tasks)
-    if not tasks or result.accuracy.shape != (tasks, tasks):
-        raise UserError(f"{path / 'accuracy.npz'} holds no matrix of its {tasks} tasks.")
-    return result
+    return RunResult(
+        path=path,
+        config=config,
+        seed=seed,
+        accuracy=measured.accuracy,
+        alpha=measured.alpha,
+        tasks=measured.tasks,
+        sources=measured.sources,
+    )
 
 
 def find_runs(roots: list[pathlib.Path]) -> list[pathlib.Path]:
     """Every run directory below these, in order, with something measured in it."""
-    found = {path.parent for root in roots for path in root.rglob("accuracy.npz")}
+    found = {path.parent for root in roots for path in root.rglob(matrices.FILE)}
     return sorted(path for path in found if (path / "config.json").exists())

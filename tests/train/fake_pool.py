@@ -5,7 +5,8 @@ import json
 import numpy as np
 
 from train import config as configs
-from train import processes
+from train import matrices, processes
+from train.matrices import Matrices
 from train.processes import Failure
 
 
@@ -49,5 +50,6 @@ class FakePool:
                 return found
             matrix[task, : task + 1] = found
             names = [f"task {t}" for t in range(tasks)]
-            np.savez(job.directory / "accuracy.npz", accuracy=matrix, tasks=names, sources=["none"])
+            measured = Matrices(matrix, None, names, ["none"])
+            matrices.write(job.directory / matrices.FILE, measured)
         return None

@@ -364,7 +364,7 @@ def test_a_search_in_processes(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "done 1 of 2, 1 failed" in said
     assert results()[1e30]["status"] == "diverged"
-    (run,) = (path.parent for path in pathlib.Path("grids").rglob("accuracy.npz"))
+    (run,) = (path.parent for path in pathlib.Path("grids").rglob("matrices.json"))
     command = json.loads((run / "environment.json").read_text())["command"]
     assert "worker" not in command
     assert read_result(run).config.evaluate_on == "validation"
@@ -375,7 +375,7 @@ def test_a_search_in_processes(tmp_path, capsys):
     assert {path: path.stat().st_mtime_ns for path in stamps} == stamps
 
     assert main(["run", "--config", str(GRID / "best.json")]) == 0
-    (tested,) = (path.parent for path in pathlib.Path("runs").rglob("accuracy.npz"))
+    (tested,) = (path.parent for path in pathlib.Path("runs").rglob("matrices.json"))
     assert read_result(tested).config.evaluate_on == "test"
 
 

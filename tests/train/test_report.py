@@ -3,10 +3,10 @@
 import csv
 import html.parser
 import io
-import json
 import math
 import pathlib
 import re
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +15,18 @@ import pytest
 import rich.console
 
 from train import config as configs
-from train import paper, report
-from train.__main__ import main
+from train import matrices, paper, report
+from train.__main__ import RunCommand, main, parse
 from train.config import Config
 from train.errors import UserError
-from train.report.comparison import METRICS, compare, remarks
-from train.streams.registry import DATA_SETS, STREAMS
-from train.streams.sources import record
+from train.matrices import Matrices
+from train.report import svg
+from train.report.comparison import METRICS, compare, remarks, seeds_in_words
+from train.report.drawings import drawings
+from train.report.families import families, pairs
+from train.report.provenance import again
+
+from .fake_runs import write_run
 
 PAPER = pathlib.Path(paper.__file__).parent
 STREAM_NAMES = {
@@ -218,37 +223,6 @@ def test_contradictions_are_noted():
 # Runs on disk.
 
 
-def write_run(
-    path: pathlib.Path,
-    config: Config,
-    seed: int,
-    *,
-    final: float = 0.6,
-    sources: list[str] | None = None,
-    finished: bool = True,
-) -> None:
-    """A run whose tasks all end at one accuracy; they were learned at 0.1 more."""
-    tasks = config.num_tasks
-    a = np.where(np.tri(tasks, dtype=bool), final, np.nan)
-    a[np.arange(tasks - 1), np.arange(tasks - 1)] += 0.1
-    if config.method == "multitask":
-        a[:-1] = np.nan
-    if not finished:
-        a[-1] = np.nan
-    if sources is None:
-        names = STREAMS[config.stream].data_sets
-        sources = [record(DATA_SETS[name], "1.0.0", *DATA_SETS[name].full_size) for name in names]
-    arrays: dict[str, Any] = dict(accuracy=a, tasks=[f"<{t}>" for t in range(tasks)])
-    if config.optimizer.startswith("tag-"):
-        arrays["alpha"] = np.where(np.tri(tasks, dtype=bool), 0.5, np.nan)
-    directory = path / f"{config.stream}-{configs.label(config)}-{configs.variant(config)}-{seed}"
-    directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(configs.to_json(config) | {"seed": seed}))
-    np.savez(directory / "accuracy.npz", sources=sources, **arrays)
-    environment = {"command": "python -m train run && echo <i>", "commit": "abc1234"}
-    (directory / "environment.json").write_text(json.dumps(environment))
-
-
 def summary(out: pathlib.Path, stream: str) -> dict[tuple[str, str], dict[str, str]]:
     found = csv.DictReader((out / "summary.csv").read_text().splitlines())
     return {(row["label"], row["metric"]): row for row in found if row["stream"] == stream}
@@ -296,6 +270,144 @@ def test_a_subset_is_not_compared(tmp_path):
     assert len({group.label for group in groups}) == 2
     (section,) = report.sections(groups)
     assert any("subset of the data" in remark for remark in remarks(section))
+
+
+def test_a_section_of_subsets_is_called_one(tmp_path):
+    part = ["cifar100 3.0.2 (500 + 100)"]
+    for optimizer in ("sgd", "adam"):
+        write_run(tmp_path / "part", preset("split-cifar100", "naive", optimizer), 1, sources=part)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    assert section.title == "split-cifar100, subsets"
+    assert remarks(section) == ["all methods: subset of the data, not compared with the paper."]
+    write_run(tmp_path / "whole", preset("split-cifar100", "naive", "sgd"), 1)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    assert section.title == "split-cifar100"
+
+
+def test_the_preset_is_called_by_its_name_alone(tmp_path):
+    config = preset("split-cifar100", "naive", "tag-rmsprop")
+    changes = (dict(eps_in_sqrt=False), {}, dict(alpha_scope="leaf"))
+    for changed in changes:
+        write_run(tmp_path, replace(config, **changed), 1)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    assert [group.label for group in section.groups] == [
+        "tag-rmsprop",
+        "tag-rmsprop (eps_in_sqrt False)",
+        "tag-rmsprop (alpha_scope leaf)",
+    ]
+
+
+def test_seeds_are_said_once_for_all_that_have_them(tmp_path):
+    for optimizer, seeds in (("sgd", (1, 2)), ("adam", (1,)), ("rmsprop", (1,)), ("adagrad", (1,))):
+        for seed in seeds:
+            write_run(tmp_path, preset("split-cifar100", "naive", optimizer), seed)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    assert seeds_in_words(section) == "1; sgd: 1, 2"
+
+
+MANY = [
+    *(("naive", name) for name in ("sgd", "adagrad", "rmsprop", "adam", "stable-sgd")),
+    *(("naive", f"tag-{name}") for name in ("rmsprop", "adagrad", "adam", "uniform", "self")),
+    *(("er", name) for name in ("sgd", "tag-rmsprop", "adam")),
+    *(("multitask", "sgd"),),
+]
+
+
+@pytest.fixture
+def many(tmp_path) -> report.Section:
+    """More groups than one plot can show; one of them changes its preset."""
+    for method, optimizer in MANY:
+        write_run(tmp_path, preset("split-cifar100", method, optimizer, num_tasks=3), 1)
+    config = preset("split-cifar100", "er", "sgd", num_tasks=3, memory_per_class=5)
+    write_run(tmp_path, config, 1)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    return section
+
+
+def test_many_groups_are_drawn_by_families(many):
+    found = {family.name: [group.label for group in family.groups] for family in families(many)}
+    assert list(found) == ["methods", "optimizers", "TAG", "settings"]
+    # `num_tasks` is changed everywhere, and tells none apart.
+    baselines = ["sgd", "stable-sgd", "tag-rmsprop", "er + sgd", "multitask + sgd"]
+    assert found["methods"] == baselines
+    assert found["TAG"] == ["tag-rmsprop", "tag-uniform", "tag-self", "er + tag-rmsprop"]
+    assert found["settings"] == ["er + sgd", "er + sgd (memory_per_class 5)", "er + adam"]
+    assert {label for labels in found.values() for label in labels} == {
+        group.label for group in many.groups
+    }
+
+
+def test_few_groups_are_drawn_together_and_a_long_family_in_parts(many):
+    few = replace(many, groups=many.groups[:10])
+    assert [(family.name, len(family.groups)) for family in families(few)] == [("", 10)]
+    (group,) = (group for group in many.groups if group.label == "adam")
+    rates = [replace(group, label=f"adam {i}", apart=(f"rate {i}",)) for i in range(23)]
+    parts = families(replace(many, groups=rates))
+    assert [family.name for family in parts] == ["settings 1", "settings 2", "settings 3"]
+    assert [group.label for family in parts for group in family.groups] == [
+        group.label for group in rates
+    ]
+
+
+def test_what_has_tag_stands_beside_what_has_not(many):
+    found = [(without.label, tagged.label) for without, tagged in pairs(many)]
+    assert found == [
+        ("rmsprop", "tag-rmsprop"),
+        ("adagrad", "tag-adagrad"),
+        ("adam", "tag-adam"),
+        ("er + sgd", "er + tag-rmsprop"),
+    ]
+
+
+def test_drawings_of_many_groups(many):
+    detailed = [group for group in many.groups if group.label in ("tag-rmsprop", "tag-self")]
+    names = [
+        drawing.name.removeprefix("split-cifar100-")
+        for drawing in drawings(many, lambda group: group in detailed)
+    ]
+    assert names == [
+        *("methods-accuracy", "optimizers-accuracy", "TAG-accuracy", "settings-accuracy"),
+        *("final-accuracy", "final-forgetting", "pairs-accuracy", "pairs-forgetting"),
+        *("matrix-tag-rmsprop", "alpha-tag-rmsprop", "first-task-tag-rmsprop"),
+        "matrix-tag-self",  # Its weights are all the same.
+    ]
+
+
+def test_a_hatched_bar_follows_the_page(many):
+    (drawing,) = (found for found in drawings(many, lambda group: False) if "pairs-a" in found.name)
+    text = svg.inline(drawing.figure, "name", "title")
+    (pattern,) = re.findall(r'<pattern[^>]*id="(.*?)".*?</pattern>', text)
+    assert text.count(f"url(#{pattern})") == 4  # A bar with TAG each.
+    assert pattern.startswith("name-")
+    assert "#8ccbef" not in text.lower()
+
+
+def test_two_groups_are_not_drawn_as_a_pair_too(tmp_path):
+    for optimizer in ("rmsprop", "tag-rmsprop"):
+        write_run(tmp_path, preset("rotated-digits", "naive", optimizer, num_tasks=2), 1)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    assert not [drawing for drawing in drawings(section) if "pairs" in drawing.name]
+
+
+@pytest.mark.parametrize(
+    ("method", "optimizer", "changed"),
+    [
+        ("naive", "sgd", {}),
+        ("er", "sgd", dict(replay_current_task=True, memory_per_class=5)),
+        ("ewc", "tag-rmsprop", dict(fisher_samples=None, eps_in_sqrt=False, b=2.5)),
+        ("naive", "tag-adam", dict(model="mlp", hidden=(8, 4), max_examples=50, eps=1e-9)),
+    ],
+)
+def test_the_command_that_repeats_a_row(tmp_path, method, optimizer, changed):
+    config = preset("split-cifar100", method, optimizer, **changed)
+    for seed in (1, 3):
+        write_run(tmp_path, config, seed)
+    ((group,), _) = report.collect([tmp_path])
+    python, *words = shlex.split(again(group))
+    assert (python, words[:2]) == ("python", ["-m", "train"])
+    command = parse(words[2:])
+    assert isinstance(command, RunCommand)
+    assert (command.config, command.seeds) == (config, (1, 3))
 
 
 def test_validation_has_a_section_of_its_own(tmp_path):
@@ -359,8 +471,9 @@ def test_an_unfinished_run_is_left_out_and_said(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("accuracy.npz", b"", "cannot be read"),
-        ("accuracy.npz", b"PK\x03\x04 broken", "cannot be read"),
+        ("matrices.json", b"", "cannot be read"),
+        ("matrices.json", b'{"accuracy": [[0.5, 0.', "cannot be read"),
+        ("matrices.json", b"\xff\xfe", "cannot be read"),
         ("config.json", b"{", "no readable JSON"),
         ("config.json", b"{}", "names no seed"),
     ],
@@ -368,7 +481,7 @@ def test_an_unfinished_run_is_left_out_and_said(tmp_path, capsys, monkeypatch):
 def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, content, message):
     monkeypatch.chdir(tmp_path)
     write_run(tmp_path / "runs", preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = (tmp_path / "runs").glob(f"*/{name}")
+    (file,) = (tmp_path / "runs").rglob(name)
     file.write_bytes(content)
     assert main(["report", "runs"]) == 2
     said = capsys.readouterr().err
@@ -379,8 +492,8 @@ def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, 
 
 def test_a_matrix_of_another_shape_is_refused(tmp_path):
     write_run(tmp_path, preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = tmp_path.glob("*/accuracy.npz")
-    np.savez(file, accuracy=np.ones(3), tasks=["a", "b"], sources=["digits"])
+    (file,) = tmp_path.rglob("matrices.json")
+    matrices.write(file, Matrices(np.ones((3, 3)), None, ["a", "b"], ["digits"]))
     with pytest.raises(UserError, match="no matrix of its 2 tasks"):
         report.collect([tmp_path])
 

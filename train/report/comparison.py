@@ -1,5 +1,6 @@
 """A group's metrics beside the paper's, and how both are written."""
 
+import collections
 import dataclasses
 import math
 
@@ -105,13 +106,18 @@ def remarks(section: Section) -> list[str]:
             "Evaluated on held-out training data: to choose settings by, not to compare with the "
             "paper."
         )
+    labels: dict[str, list[str]] = collections.defaultdict(list)
     for group in section.groups:
         if not group.complete:
-            found.append(f"{group.label}: subset of the data, not compared with the paper.")
+            labels["subset of the data, not compared with the paper."].append(group.label)
         elif section.evaluate_on == "test" and section.stream in paper.STREAMS:
             why = paper.departures(group.config)
             if why:
-                found.append(f"{group.label}: not compared with the paper ({', '.join(why)}).")
+                labels[f"not compared with the paper ({', '.join(why)})."].append(group.label)
+    for why, those in labels.items():
+        everything = len(those) == len(section.groups) > 1
+        found.append(f"{'all methods' if everything else ', '.join(those)}: {why}")
+    for group in section.groups:
         for path in group.repeated:
             found.append(f"{group.label}: {path} repeats a seed and was left out.")
     return found
@@ -119,9 +125,9 @@ def remarks(section: Section) -> list[str]:
 
 def seeds_in_words(section: Section) -> str:
     """The seeds of most groups, and those of the others by name."""
-    found = {
-        group.label: ", ".join(str(run.seed) for run in group.runs) for group in section.groups
-    }
-    usual = max(found.values(), key=list(found.values()).count)
-    others = [f"{label}: {seeds}" for label, seeds in found.items() if seeds != usual]
+    labels: dict[str, list[str]] = collections.defaultdict(list)
+    for group in section.groups:
+        labels[", ".join(str(run.seed) for run in group.runs)].append(group.label)
+    usual = max(labels, key=lambda seeds: len(labels[seeds]))
+    others = [f"{', '.join(those)}: {seeds}" for seeds, those in labels.items() if seeds != usual]
     return "; ".join([usual, *others])

@@ -25,7 +25,7 @@ class Group:
     config: Config
     runs: list[RunResult]
     apart: tuple[str, ...] = ()
-    """Settings that tell it from others of the same method and optimizer."""
+    """Settings that tell it from others of the same method and optimizer; none for the preset."""
     repeated: tuple[pathlib.Path, ...] = ()
     """Runs of a seed that is here already: left out, or the seed would count twice."""
 
@@ -69,7 +69,10 @@ class Section:
 
     @property
     def title(self) -> str:
-        return self.stream if self.evaluate_on == "test" else f"{self.stream}, validation"
+        parts = [self.stream]
+        parts += ["validation"] if self.evaluate_on != "test" else []
+        parts += ["subsets"] if not any(group.complete for group in self.groups) else []
+        return ", ".join(parts)
 
     @property
     def slug(self) -> str:
@@ -121,6 +124,23 @@ def sections(groups: list[Group]) -> list[Section]:
     ]
 
 
+def counterparts(without: Config, tagged: Config) -> bool:
+    """Whether one is the other without TAG, as the paper pairs them.
+
+    >>> from train.config import preset
+    >>> tag = preset("split-cub", "tag-rmsprop")
+    >>> [counterparts(preset("split-cub", name), tag) for name in ("sgd", "rmsprop", "adam")]
+    [False, True, False]
+    >>> counterparts(preset("split-cub", "sgd", "er"), preset("split-cub", "tag-rmsprop", "er"))
+    True
+    """
+    if (without.method, without.epochs) != (tagged.method, tagged.epochs):
+        return False
+    # The paper's methods take steps of SGD; alone, TAG is held against what it sums.
+    method = tagged.method != "naive" and (without.optimizer, tagged.optimizer)
+    return f"tag-{without.optimizer}" == tagged.optimizer or method == ("sgd", "tag-rmsprop")
+
+
 def slug(name: str) -> str:
     """Safe in a file name and in an anchor.
 
@@ -142,28 +162,32 @@ def _group(config: Config, runs: list[RunResult]) -> Group:
 
 
 def _order(group: Group) -> tuple[Any, ...]:
-    """Streams, methods and optimizers in the order in which the paper has them, then settings."""
+    """Streams, methods and optimizers in the order in which the paper has them, then settings,
+    those next to the preset first."""
     config = group.config
     places = [CHOICES[name].index(getattr(config, name)) for name in _NAMES]
     rest = [str(value) for value in configs.to_json(config).values()]
-    return *places, config.learning_rate, rest, group.runs[0].sources
+    changed = len(config.differences(configs.usual(config)))
+    return *places, config.learning_rate, changed, rest, group.runs[0].sources
 
 
 _NAMES = ("stream", "evaluate_on", "method", "optimizer")
 
 
 def _labelled(groups: list[Group]) -> list[Group]:
-    """Method and optimizer, and what else tells groups of the same two apart."""
+    """Method and optimizer, and what a group changes in its preset and others of the two do not."""
     twins: dict[tuple[str, ...], list[Group]] = collections.defaultdict(list)
     for group in groups:
         twins[tuple(getattr(group.config, name) for name in _NAMES)].append(group)
     labelled = []
     for group in groups:
         others = twins[tuple(getattr(group.config, name) for name in _NAMES)]
+        usual = configs.usual(group.config)
         extra = [
             _setting(group.config, field.name)
             for field in dataclasses.fields(Config)
             if len({getattr(other.config, field.name) for other in others}) > 1
+            and getattr(group.config, field.name) != getattr(usual, field.name)
         ]
         if len({tuple(g.runs[0].sources) for g in others if g.config == group.config}) > 1:
             extra.append("; ".join(group.runs[0].sources))

@@ -1,6 +1,6 @@
 """A section as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from train.report.comparison import (
     METRICS,
@@ -10,7 +10,6 @@ from train.report.comparison import (
     remarks,
     seeds_in_words,
 )
-from train.report.drawings import Drawing
 from train.report.explanation import explanation
 from train.report.groups import Group, Section
 
@@ -21,23 +20,23 @@ def opening(sections: Sequence[Section]) -> list[str]:
     """The title and how to read the tables."""
     lines = ["# Results", ""]
     for paragraph in explanation(compared=any(section.compared for section in sections)):
-        lines += [_escape(paragraph), ""]
+        lines += [escape(paragraph), ""]
     return lines
 
 
-def lines(section: Section, drawn: Sequence[Drawing]) -> list[str]:
-    """Heading, table, notes, sources and plots, which are expected beside the page."""
+def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
+    """Heading, table, notes, sources and plots, by their titles the files that show them."""
     notes = Footnotes()
     table = _table(section, notes)
-    remarked = [f"- {_escape(remark)}" for remark in remarks(section)]
-    numbered = [f"{_raised(n)} {_escape(text)}" for n, text in enumerate(notes.texts, start=1)]
+    remarked = [f"- {escape(remark)}" for remark in remarks(section)]
+    numbered = [f"{_raised(n)} {escape(text)}" for n, text in enumerate(notes.texts, start=1)]
     parts = [
         [f"## {section.title}"],
         table,
         ["  \n".join(numbered)] if numbered else [],
         remarked,
-        [f"Seeds: {seeds_in_words(section)}. Data: {_escape('; '.join(section.sources()))}."],
-        [f"![{_escape(drawing.title)}]({drawing.name}.png)" for drawing in drawn],
+        [f"Seeds: {seeds_in_words(section)}. Data: {escape('; '.join(section.sources()))}."],
+        [f"![{escape(title)}]({file})" for title, file in plots.items()],
     ]
     return [line for part in parts if part for line in (*part, "")]
 
@@ -49,7 +48,7 @@ def _table(section: Section, notes: Footnotes) -> list[str]:
     # Names to the left, numbers to the right.
     rows = [headings, ["---"] * 3 + ["---:"] * (len(headings) - 3)]
     for group in section.groups:
-        rows.append([_escape(cell) for cell in _cells(group, section.compared, notes)])
+        rows.append([escape(cell) for cell in _cells(group, section.compared, notes)])
     return ["| " + " | ".join(row) + " |" for row in rows]
 
 
@@ -75,10 +74,10 @@ def _raised(number: int) -> str:
     return str(number).translate(_RAISED)
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     r"""Text as it is, in a cell or a line.
 
-    >>> _escape("a|b <i> [c](d) memory_per_class")
+    >>> escape("a|b <i> [c](d) memory_per_class")
     'a\\|b &lt;i> \\[c\\](d) memory\\_per\\_class'
     """
     for character in "\\|[]*_`":

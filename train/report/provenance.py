@@ -1,10 +1,13 @@
-"""Where the runs of a section come from: command, commit and versions, as the runs recorded."""
+"""Where runs come from, as they recorded it: command, commit, versions; and how to repeat them."""
 
 import collections
 import dataclasses
 import json
+import shlex
+from typing import Any
 
-from train.report.groups import Section
+from train import config as configs
+from train.report.groups import Group, Section
 from train.rundir import RunResult
 
 
@@ -25,6 +28,36 @@ def origins(section: Section) -> list[Origin]:
         for run in group.runs:
             together[_record(run)].append(str(run.path))
     return [Origin(*record, tuple(paths)) for record, paths in together.items()]
+
+
+def again(group: Group) -> str:
+    """The command that makes the runs of a group once more.
+
+    >>> import dataclasses
+    >>> from train.config import preset
+    >>> config = dataclasses.replace(preset("split-cub", "tag-adam"), epochs=2, eps_in_sqrt=False)
+    >>> again(Group("", config, []))
+    'python -m train run --stream split-cub --optimizer tag-adam --no-eps-in-sqrt --epochs 2'
+    """
+    config, usual = group.config, configs.usual(group.config)
+    words = ["python", "-m", "train", "run", "--stream", config.stream]
+    words += ["--method", config.method] if config.method != "naive" else []
+    words += ["--optimizer", config.optimizer]
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if value != getattr(usual, field.name):
+            words += _option(field.name.replace("_", "-"), value)
+    seeds = [str(run.seed) for run in group.runs]
+    return shlex.join([*words, *(["--seeds", *seeds] if seeds else [])])
+
+
+def _option(name: str, value: Any) -> list[str]:
+    match value:
+        case bool():
+            return [f"--{name}" if value else f"--no-{name}"]
+        case tuple():
+            return [f"--{name}", *map(str, value)]
+    return [f"--{name}", str(value)]
 
 
 def _record(run: RunResult) -> tuple[str, tuple[str, ...]]:

@@ -44,6 +44,9 @@ def inline(figure: Figure, name: str, title: str) -> str:
     _strip(root)
     _rename(root, name)
     for element in root.iter():
+        if "fill" in element.attrib:  # The ground of a hatched bar; a page's colours need a style.
+            fill, rest = element.attrib.pop("fill"), element.get("style", "")
+            element.set("style", f"fill: {fill}; {rest}")
         if "style" in element.attrib:
             element.set("style", _styled(element.attrib["style"]))
     width, height = root.attrib.pop("width"), root.attrib.pop("height")
@@ -83,9 +86,9 @@ def _rename(root: ET.Element, name: str) -> None:
             if key == "href" and value.startswith("#"):
                 used.add(value[1:])
                 element.set(key, f"#{name}-{value[1:]}")
-            elif found := re.fullmatch(r"url\(#(.+)\)", value):
-                used.add(found[1])
-                element.set(key, f"url(#{name}-{found[1]})")
+            else:  # A clip path, or the pattern of a hatched bar, which is in a style.
+                used.update(re.findall(r"url\(#([^)]+)\)", value))
+                element.set(key, value.replace("url(#", f"url(#{name}-"))
     for element in root.iter():
         found = element.attrib.pop("id", None)
         if found in used:

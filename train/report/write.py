@@ -2,7 +2,7 @@
 
 import pathlib
 
-from train import plots
+from train import pictures
 from train.errors import UserError
 from train.report import markdown, svg, tables
 from train.report.drawings import Drawing, drawings
@@ -22,17 +22,14 @@ def write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
             tables.write_summary(groups, out / "summary.csv"),
         ]
         for section in found:
-            drawn: list[Drawing] = []
+            plots: dict[str, str] = {}
             figures = []
             for drawing in drawings(section):
                 written.append(out / f"{drawing.name}.png")
-                plots.save(drawing.figure, written[-1])
-                drawn.append(drawing)
-                name, title = drawing.name, drawing.title
-                inline = svg.inline(drawing.figure, name, title)
-                narrow = drawing.narrow and svg.inline(drawing.narrow, f"{name}-narrow", title)
-                figures.append(Figure(name, title, inline, narrow, drawing.detail, drawing.wide))
-            text += markdown.lines(section, drawn)
+                pictures.save(drawing.figure, written[-1])
+                plots[drawing.title] = written[-1].name
+                figures.append(inlined(drawing))
+            text += markdown.lines(section, plots)
             parts.append((section, figures))
         pages = [out / "report.md", out / "report.html"]
         pages[0].write_text("\n".join(text))
@@ -42,3 +39,16 @@ def write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
             f"Cannot write to {out}: {error.strerror}. Choose another --out."
         ) from error
     return [*pages, *written]
+
+
+def inlined(drawing: Drawing) -> Figure:
+    """A drawing as the page takes it: SVG, without the title that the page writes."""
+    name, title = drawing.name, drawing.title
+    return Figure(
+        name,
+        title,
+        svg.inline(drawing.figure, name, title),
+        drawing.narrow and svg.inline(drawing.narrow, f"{name}-narrow", title),
+        drawing.detail,
+        drawing.wide,
+    )

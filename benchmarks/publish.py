@@ -1,0 +1,151 @@
+"""The published results: `benchmarks/results/README.md`, its plots and `report.html`.
+
+    python -m benchmarks.publish
+
+Every `NAME.toml` there is a sweep, and the directory `NAME` beside it holds its runs. Nothing in
+the pages is written by hand: the same runs give the same pages.
+"""
+
+import argparse
+import contextlib
+import pathlib
+from collections.abc import Sequence
+
+from benchmarks import findings
+from train import pictures, report, sweep
+from train.errors import UserError
+from train.jobs import standing
+from train.places import Places
+from train.report import Group, Section, markdown
+from train.report.drawings import drawings
+from train.report.page import Figure, page
+from train.report.provenance import again, origins
+from train.report.write import inlined
+
+RESULTS = pathlib.Path(__file__).parent / "results"
+PLOTS = pathlib.Path("plots")
+_SHOWN = (  # The paper's figures; the page has all others too.
+    *("accuracy", "methods-accuracy", "TAG-accuracy", "pairs-accuracy", "pairs-forgetting"),
+    *("alpha-tag-rmsprop", "first-task-tag-rmsprop"),
+)
+_FINDINGS = {"split-cifar100": findings.cosine, "rotated-mnist": findings.half_turn}
+
+
+Plots = dict[str, dict[str, str]]
+"""Of each section, by their titles, the files that show them."""
+
+
+def publish(results: pathlib.Path) -> list[pathlib.Path]:
+    """Writes the pages of a directory of sweeps; returns the runs that are not finished."""
+    # Paths in the pages are then relative to them, wherever the checkout is.
+    with contextlib.chdir(results):
+        sections, unfinished = read()
+        PLOTS.mkdir(exist_ok=True)
+        plots: Plots = {section.title: {} for section in sections}
+        parts: list[tuple[Section, list[Figure]]] = []
+        for section in sections:
+            figures = []
+            for drawing in drawings(section, _in_detail):
+                if drawing.name in [f"{section.slug}-{end}" for end in _SHOWN]:
+                    file = PLOTS / f"{drawing.name}.png"
+                    pictures.save(drawing.figure, file)
+                    plots[section.title][drawing.title] = file.as_posix()
+                figures.append(inlined(drawing))
+            parts.append((section, figures))
+        _remove_others(plots)
+        pathlib.Path("report.html").write_text(page(parts))
+        pathlib.Path("README.md").write_text(text(sections, plots))
+    return unfinished
+
+
+def read() -> tuple[list[Section], list[pathlib.Path]]:
+    """The sections of every sweep in this directory, and the runs that are not finished."""
+    roots = [pathlib.Path(path.stem) for path in _sweeps() if pathlib.Path(path.stem).exists()]
+    if not roots:
+        raise UserError("No sweep has runs here: there is no NAME.toml with a directory NAME.")
+    groups, unfinished = report.collect(roots)
+    return report.sections(groups), unfinished
+
+
+def text(sections: Sequence[Section], plots: Plots) -> str:
+    """The README."""
+    lines = [
+        "<!-- Made by python -m benchmarks.publish: change nothing here by hand. -->",
+        "",
+        *markdown.opening(sections),
+        "Every run is here with its config, environment, losses and matrices, in "
+        "`SWEEP/STREAM/METHOD/OPTIMIZER/[CHANGED SETTINGS/]seed-N`; [report.html](report.html) has "
+        "the same tables with more plots. `python -m benchmarks.publish` makes both from the runs "
+        "alone.",
+        "",
+    ]
+    for section in sections:
+        lines += markdown.lines(section, plots[section.title])
+        lines += _FINDINGS.get(section.stream, _nothing)(section)
+        lines += _repetition(section)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _repetition(section: Section) -> list[str]:
+    """The command of the sweep, those of its rows, and how the runs were made."""
+    lines = ["### To repeat", ""]
+    for path in _sweeps():
+        plan = sweep.plan({}, sweep.read(path), path)
+        if not any(config.stream == section.stream for config in plan):
+            continue
+        jobs = sweep.jobs(plan, Places(out=pathlib.Path(path.stem)))
+        finished = sum(standing(job) == "finished" for job in jobs)
+        lines += [
+            f"{finished} of {len(jobs)} runs are finished. This does what is missing, and with "
+            "another `--out` all of them again:",
+            "",
+            "```sh",
+            f"python -m train sweep --out benchmarks/results/{path.stem} benchmarks/results/{path}",
+            "```",
+            "",
+        ]
+    lines += ["| row | command |", "|---|---|"]
+    lines += [f"| {markdown.escape(g.label)} | `{again(g)}` |" for g in section.groups]
+    lines += ["", "Made by:", ""]
+    for origin in origins(section):
+        runs = f"{len(origin.runs)} run{'s' * (len(origin.runs) > 1)}"
+        facts = markdown.escape(", ".join(origin.facts))
+        command = f" `{origin.command}`," * bool(origin.command)
+        lines.append(f"- {runs}:{command} {facts}")
+    return [*lines, ""]
+
+
+def _nothing(section: Section) -> list[str]:
+    return []
+
+
+def _sweeps() -> list[pathlib.Path]:
+    return sorted(pathlib.Path().glob("*.toml"))
+
+
+def _in_detail(group: Group) -> bool:
+    """Of the many groups only those that the paper looks into."""
+    kinds = (("naive", "sgd"), ("naive", "rmsprop"), ("naive", "tag-rmsprop"))
+    return not group.apart and (group.config.method, group.config.optimizer) in kinds
+
+
+def _remove_others(plots: Plots) -> None:
+    """Plots of an earlier time, which no page shows any more."""
+    shown = {file for files in plots.values() for file in files.values()}
+    for path in PLOTS.glob("*.png"):
+        if path.as_posix() not in shown:
+            path.unlink()
+
+
+def main() -> None:
+    argparse.ArgumentParser(description=__doc__).parse_args()
+    try:
+        for path in publish(RESULTS):
+            print(f"not finished, left out: {path}")
+    except UserError as error:
+        raise SystemExit(f"error: {error}") from None
+    print(f"written to {RESULTS}: README.md, report.html, {PLOTS}")
+
+
+if __name__ == "__main__":
+    main()

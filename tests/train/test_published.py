@@ -1,0 +1,203 @@
+"""The published results: which runs the sweeps ask for, that they work, and what is committed."""
+
+import contextlib
+import dataclasses
+import pathlib
+import re
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+from benchmarks import publish
+from train import config as configs
+from train import matrices, report, rundir, sweep
+from train.config import Config
+from train.jobs import standing
+from train.places import Places
+from train.seeds import run_seeds
+
+from .tiny_data import write
+
+ROOT = pathlib.Path(__file__).parents[2]
+SWEEPS = sorted(publish.RESULTS.glob("*.toml"))
+
+
+def plan_of(name: str) -> sweep.Plan:
+    path = publish.RESULTS / f"{name}.toml"
+    return sweep.plan({}, sweep.read(path), path)
+
+
+def row_of(config: Config) -> tuple[str, str, str]:
+    """Method, optimizer, and what is changed in the preset."""
+    return config.method, config.optimizer, configs.variant(config)
+
+
+def seeds_of(plan: sweep.Plan) -> dict[tuple[str, str, str], int]:
+    """How many seeds each row has."""
+    return {row_of(config): len(seeds) for config, seeds in plan.items()}
+
+
+# What the sweeps ask for.
+
+
+def test_split_cifar100_has_the_papers_rows():
+    found = seeds_of(plan_of("split_cifar100"))
+    wanted = {
+        **{("naive", name, ""): 3 for name in ("sgd", "adagrad", "adam", "stable-sgd")},
+        **{("naive", name, ""): 3 for name in ("tag-adagrad", "tag-adam")},
+        **{(method, "sgd", ""): 3 for method in ("ewc", "a-gem", "multitask")},
+        **{("naive", name, ""): 5 for name in ("rmsprop", "tag-rmsprop", "tag-self")},
+        ("er", "sgd", ""): 5,
+        ("naive", "tag-rmsprop", "alpha_scope=leaf"): 5,
+        **{(method, "tag-rmsprop", ""): 2 for method in ("ewc", "a-gem", "er")},
+        **{("naive", name, ""): 2 for name in ("tag-uniform", "tag-age", "tag-g")},
+    }
+    assert {row: found.get(row, 0) for row in wanted} == wanted
+    # Besides, only what the authors' code does otherwise.
+    assert set(found) - set(wanted) == {
+        ("er", "sgd", "replay_current_task=True"),
+        ("ewc", "sgd", "ewc_lambda=1.0,fisher=batch"),
+        ("naive", "tag-rmsprop", "eps_in_sqrt=False"),
+    }
+    for config in plan_of("split_cifar100"):
+        assert (config.stream, config.epochs, config.num_tasks) == ("split-cifar100", 1, 20)
+        assert config.max_examples is None
+    assert next(c for c in plan_of("split_cifar100") if c.optimizer == "tag-g").num_gradients == 1
+
+
+def test_rotated_mnist_has_the_papers_rows():
+    plan = plan_of("rotated_mnist")
+    rows = [("naive", "sgd", ""), ("naive", "tag-rmsprop", ""), ("er", "sgd", "")]
+    assert seeds_of(plan) == dict.fromkeys(rows, 5)
+    for config in plan:
+        assert (config.stream, config.num_tasks, config.max_examples) == ("rotated-mnist", 10, None)
+
+
+def test_five_datasets_is_of_subsets_of_like_size():
+    plan = plan_of("five_datasets")
+    rows = [("naive", name) for name in ("sgd", "rmsprop", "stable-sgd", "tag-rmsprop")]
+    rows += [(method, "sgd") for method in ("ewc", "a-gem", "er", "multitask")]
+    assert seeds_of(plan) == {(*row, "max_examples=8000"): 5 for row in rows}
+    assert {config.stream for config in plan} == {"five-datasets"}
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_a_sweep_says_where_its_runs_are(path):
+    """One stream, in the directory beside the file."""
+    assert len({config.stream for config in plan_of(path.stem)}) == 1
+    place = f"benchmarks/results/{path.stem}"
+    assert f"#   python -m train sweep --out {place} {place}.toml\n" in path.read_text()
+
+
+# That they work, in small.
+
+
+def run_once(cells: list[Config], path: pathlib.Path, console) -> None:
+    """One seed of each config, on two tasks of a few tiny images."""
+    write(path / "data", "cifar100")
+    cells = [dataclasses.replace(config, num_tasks=2, max_examples=20) for config in cells]
+    places = Places(out=path / "runs", data_dir=(path / "data",), cache_dir=path / "cache")
+    for config in cells:
+        assert run_seeds(config, (1,), places, console, "serial") == {}
+    jobs = sweep.jobs(dict.fromkeys(cells, (1,)), places)
+    assert {standing(job) for job in jobs} == {"finished"}
+    groups, _ = report.collect([path / "runs"])
+    assert len(groups) == len(cells)
+    for group in groups:
+        assert np.isfinite(group.values("accuracy")).all()
+
+
+def test_split_cifar100_in_small(tmp_path, console):
+    """The rows that take ways of their own, with a network that is compiled in a moment."""
+    rows = [
+        *(("naive", "stable-sgd", ""), ("naive", "adam", ""), ("multitask", "sgd", "")),
+        *(("naive", name, "") for name in ("tag-adagrad", "tag-age", "tag-g", "tag-self")),
+        ("naive", "tag-rmsprop", "alpha_scope=leaf"),
+        ("ewc", "sgd", "ewc_lambda=1.0,fisher=batch"),
+        *(("a-gem", "tag-rmsprop", ""), ("er", "sgd", "replay_current_task=True")),
+    ]
+    chosen = [config for config in plan_of("split_cifar100") if row_of(config) in rows]
+    assert len(chosen) == len(rows)
+    chosen = [dataclasses.replace(config, model="mlp", hidden=(8,)) for config in chosen]
+    run_once(chosen, tmp_path, console)
+
+
+def test_split_cifar100_in_small_with_its_network(tmp_path, console):
+    rows = [("er", "tag-rmsprop", "")]
+    chosen = [config for config in plan_of("split_cifar100") if row_of(config) in rows]
+    run_once(chosen, tmp_path, console)
+
+
+@pytest.mark.slow
+def test_all_of_split_cifar100_in_small(tmp_path, console):
+    run_once(list(plan_of("split_cifar100")), tmp_path, console)
+
+
+# What is committed.
+
+
+def lines_of(text: str) -> list[str]:
+    """Without plots, which another version of matplotlib may draw otherwise."""
+    return [line for line in text.splitlines() if line and not line.startswith("![")]
+
+
+def test_the_readme_is_made_from_the_runs():
+    """Else: python -m benchmarks.publish."""
+    with contextlib.chdir(publish.RESULTS):
+        sections, _ = publish.read()
+        text = publish.text(sections, {section.title: {} for section in sections})
+        committed = pathlib.Path("README.md").read_text()
+        assert lines_of(committed) == lines_of(text)
+        shown = re.findall(r"^!\[.*\]\((.*)\)$", committed, flags=re.MULTILINE)
+        assert sorted(shown) == sorted(path.as_posix() for path in publish.PLOTS.iterdir())
+        assert len(shown) >= len(sections)
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
+def test_every_run_is_one_of_its_sweep(path):
+    plan = plan_of(path.stem)
+    places = Places(out=path.with_suffix(""))
+    asked = {
+        places.seed_directory(config, seed): config
+        for config, seeds in plan.items()
+        for seed in seeds
+    }
+    for run in rundir.find_runs([path.with_suffix("")]):
+        assert run in asked
+        assert rundir.read_result(run).config == asked[run]
+
+
+def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("not a checkout")
+    return subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True)
+
+
+def test_runs_are_kept_without_what_only_resumes_them():
+    kept = git("ls-files", "benchmarks/results").stdout.split()
+    runs = [pathlib.PurePath(path) for path in kept if "/seed-" in path]
+    names = {"config.json", "environment.json", "metrics.jsonl", matrices.FILE}
+    assert {path.name for path in runs} == names
+    assert len(runs) == len(names) * len({path.parent for path in runs})
+    assert sum((ROOT / path).stat().st_size for path in kept) < 8e6
+
+
+@pytest.mark.parametrize(
+    ("name", "ignored"),
+    [
+        ("lock", True),
+        ("sweep.json", True),
+        ("report/report.html", True),
+        ("stream/er/adam/seed-1.log", True),
+        ("stream/er/adam/seed-1/lock", True),
+        ("stream/er/adam/seed-1/checkpoints/0/state", True),
+        ("stream/er/adam/seed-1/matrices.partial", True),
+        ("stream/er/adam/seed-1/matrices.json", False),
+        ("stream/er/adam/seed-1/metrics.jsonl", False),
+    ],
+)
+def test_what_a_sweep_leaves_is_ignored_or_not(name, ignored):
+    found = git("check-ignore", "--quiet", f"benchmarks/results/split_cifar100/{name}")
+    assert found.returncode == (0 if ignored else 1)

@@ -1,8 +1,5 @@
 """A bank on a mesh: where its leaves lie, and that the numbers stay the same."""
 
-import math
-import re
-
 import chex
 import jax
 import jax.numpy as jnp
@@ -13,6 +10,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import tag_optax
+from benchmarks import hlo
 
 CAPACITY = 8
 ORDER = (5, 5, 0, 3, 0, 5, 7)
@@ -180,19 +178,16 @@ def test_spread_tasks_are_never_gathered():
         donate_argnums=1,
     )
     compiled = step.lower(params, state, jnp.int32(0)).compile()
-    sizes: dict[str, list[int]] = {}
-    for line in compiled.as_text().splitlines():
-        found = re.search(r"= (.*?) (all-\w+|reduce-scatter|collective-permute)\(", line)
-        if found:  # Several arrays may travel in one collective.
-            shapes = re.findall(r"\w+\[([\d,]*)\]", found[1])
-            sizes.setdefault(found[2], []).extend(
-                math.prod(int(n) for n in shape.split(",") if n) for shape in shapes
-            )
-    assert set(sizes) <= {"all-gather", "all-reduce"}
-    # W, and a task's two rows when tasks change.
-    assert sorted(size for size in sizes["all-reduce"] if size > 64) == [params.size] * 3
-    assert max(sizes.get("all-gather", [0])) <= 64  # The K inner products.
-    row, bank_per_device = params.nbytes, 64 // 8 * params.nbytes
+    found = hlo.collectives(compiled.as_text())
+    row = params.nbytes
+    bytes_of: dict[tuple[str, tuple[str, ...]], int] = {}
+    for c in found:
+        if c.bytes > 64 * 8:  # The others carry K numbers.
+            bytes_of[c.kind, c.inside] = bytes_of.get((c.kind, c.inside), 0) + c.bytes
+    # W at every step, and a task's two rows when tasks change.
+    assert bytes_of == {("all-reduce", ()): row, ("all-reduce", ("conditional",)): 2 * row}
+    assert {c.kind for c in found} <= {"all-gather", "all-reduce"}
+    bank_per_device = 64 // 8 * row
     memory = compiled.memory_analysis()
     assert memory.temp_size_in_bytes < 4 * row < bank_per_device
     np.testing.assert_array_equal(

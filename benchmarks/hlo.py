@@ -182,7 +182,7 @@ def _group_size(attributes: str) -> int:
         return len(listed[1].split(","))
     if iota := re.search(r"replica_groups=\[\d+,(\d+)\]<=", attributes):
         return int(iota[1])
-    if mesh := re.search(r"replica_groups=mesh\[(.*?)\] \{([^}]*)\}", attributes):
+    if mesh := re.search(r"replica_groups=mesh\[(.*?)\][^{]* \{([^}]*)\}", attributes):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         return math.prod(int(sizes[axis]) for axis in re.findall(r"'(\w+)'", mesh[2]))
     raise ValueError(f"no replica groups that this reader knows: {attributes[:200]}")

@@ -65,6 +65,7 @@ def test_collectives_of_a_compiled_program():
         ("{{0,1,2},{3,4,5}}", 3),
         ("[2,4]<=[4,2]T(1,0)", 4),
         ("mesh['axis_0'=2,'axis_1'=4] {'axis_1'}", 4),
+        ("mesh['axis_0'=2,'axis_1'=4], device_ids=([4,2]T(1,0)) {'axis_0'}", 2),
         ("mesh['axis_0'=2,'axis_1'=4] {'axis_0','axis_1'}", 8),
     ],
 )

@@ -1,5 +1,7 @@
 """A bank on a mesh: where its leaves lie, and that the numbers stay the same."""
 
+import contextlib
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -97,6 +99,21 @@ def test_an_explicit_mesh_needs_no_flag():
     chex.assert_trees_all_close(jax.device_get(params), jax.device_get(expected), rtol=1e-9)
 
 
+def test_whole_parameters_and_a_split_state():
+    """As ZeRO does it: the moments lie along parameters that are whole themselves."""
+    mesh = mesh_of(AUTO)
+    split = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
+    whole = dict.fromkeys(SPECS, NamedSharding(mesh, P()))
+    stream = make_stream()
+    expected, _ = follow(tag_optax.tag_adam(2.0, CAPACITY, 0.1), stream)
+    tx = tag_optax.tag_adam(2.0, CAPACITY, 0.1, skip_unseen=False)
+    placed = tag_optax.state_sharding(tx, stream[0], split)
+    with jax.set_mesh(mesh):
+        params, state = follow(tx, stream, whole, placed)
+    chex.assert_trees_all_close(jax.device_get(params), jax.device_get(expected), rtol=1e-9)
+    assert state[0].nu_bank["matrix"].addressable_shards[0].data.shape == (CAPACITY, 2, 3)
+
+
 @pytest.mark.parametrize("axis_types", AXIS_TYPES)
 def test_types_are_stable_eager_and_jitted(axis_types):
     mesh = mesh_of(axis_types)
@@ -163,34 +180,82 @@ def test_mesh_errors():
         tag_optax.state_sharding(tx, params, P())
 
 
-def test_spread_tasks_are_never_gathered():
-    """One reduction of K numbers and one of the parameters' size: the bank itself stays put."""
-    mesh = jax.make_mesh((8,), ("tasks",), axis_types=(AxisType.Auto,))
-    params = jnp.zeros((64, 32))
-    tx = tag_optax.tag_rmsprop(5.0, 64, skip_unseen=False)
-    everywhere = NamedSharding(mesh, P())
-    placed = tag_optax.state_sharding(tx, params, everywhere, task_axis="tasks")
-    state = jax.jit(tx.init, out_shardings=placed)(params)
+def compile_step(mesh, task_axis, *, split, alpha_scope="global", with_mesh=True):
+    """The compiled step of 64 tasks, donated, and its state."""
+    params = {"w": jnp.zeros((64, 32)), "b": jnp.zeros((32,)), "v": jnp.zeros((32, 16))}
+    specs = {"w": P(None, "model"), "b": P("model"), "v": P("model", None)}
+    if not split:
+        specs = dict.fromkeys(params, P())
+    shardings = {name: NamedSharding(mesh, spec) for name, spec in specs.items()}
+    tx = tag_optax.tag_rmsprop(5.0, 64, skip_unseen=False, alpha_scope=alpha_scope)
+    placed = tag_optax.state_sharding(tx, params, shardings, task_axis=task_axis)
     step = jax.jit(
         lambda g, s, t: tx.update(g, s, task_id=t),
-        in_shardings=(everywhere, placed, everywhere),
-        out_shardings=(everywhere, placed),
+        out_shardings=(shardings, placed),
         donate_argnums=1,
     )
-    compiled = step.lower(params, state, jnp.int32(0)).compile()
+    with jax.set_mesh(mesh) if with_mesh else contextlib.nullcontext():
+        params = jax.device_put(params, shardings)
+        state = jax.jit(tx.init, out_shardings=placed)(params)
+        task = jax.device_put(jnp.int32(0), NamedSharding(mesh, P()))
+        return params, state, step.lower(params, state, task).compile()
+
+
+@pytest.mark.parametrize("axis_types", [AUTO, (AxisType.Explicit, AxisType.Explicit)])
+@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
+@pytest.mark.parametrize(
+    ("task_axis", "split"), [(None, False), ("data", False), (None, True), ("data", True)]
+)
+def test_only_sums_travel(axis_types, alpha_scope, task_axis, split):
+    """One meeting for the weights, one for W where tasks are spread, and none of a bank's size."""
+    mesh = mesh_of(axis_types)  # 4 x 2
+    params, _, compiled = compile_step(mesh, task_axis, split=split, alpha_scope=alpha_scope)
+    leaves, width = len(params), 8  # The tests' float64 weights.
+    row = sum(p.nbytes for p in params.values()) // (2 if split else 1)
+    groups = leaves if alpha_scope == "leaf" else 1
+    rows = 64 // 4 if task_axis else 64
+
+    expected = []
+    if split:  # Each device's products and norm, leaf by leaf, over the two that share a row.
+        expected += [("all-reduce", leaves * (rows + 1) * width, 2)]
+    if task_axis:  # All products over the four that share the tasks, and W.
+        expected += [("all-gather", groups * 64 * width, 4), ("all-reduce", row, 4)]
     found = hlo.collectives(compiled.as_text())
-    row = params.nbytes
-    bytes_of: dict[tuple[str, tuple[str, ...]], int] = {}
-    for c in found:
-        if c.bytes > 64 * 8:  # The others carry K numbers.
-            bytes_of[c.kind, c.inside] = bytes_of.get((c.kind, c.inside), 0) + c.bytes
-    # W at every step, and a task's two rows when tasks change.
-    assert bytes_of == {("all-reduce", ()): row, ("all-reduce", ("conditional",)): 2 * row}
-    assert {c.kind for c in found} <= {"all-gather", "all-reduce"}
-    bank_per_device = 64 // 8 * row
+    assert [(c.kind, c.bytes, c.group) for c in found if not c.inside] == expected
+    # The two rows of the task taken up.
+    changing = [(c.kind, c.bytes, c.group) for c in found if c.inside]
+    assert changing == ([("all-reduce", 2 * row, 4)] if task_axis else [])
+
+
+def test_without_a_mesh_in_context_no_bank_travels_either():
+    mesh = mesh_of(AUTO)
+    params, _, compiled = compile_step(mesh, "data", split=True, with_mesh=False)
+    row = sum(p.nbytes for p in params.values()) // 2
+    found = hlo.collectives(compiled.as_text())
+    assert max(c.bytes for c in found if not c.inside) == row
+    assert max(c.bytes for c in found) == 2 * row
+
+
+def test_each_device_holds_its_part():
+    """64 tasks on 8 devices: an eighth of the bank on each, and a few rows besides in a step."""
+    mesh = jax.make_mesh((8, 1), ("data", "model"), axis_types=AUTO)
+    params, state, compiled = compile_step(mesh, "data", split=False)
+    row = sum(p.nbytes for p in params.values())
+    held = np.zeros(8, int)
+    for leaf in jax.tree.leaves((state[0].mu_bank, state[0].nu_bank)):
+        held += [shard.data.nbytes for shard in leaf.addressable_shards]
+    np.testing.assert_array_equal(held, [2 * 64 * row // 8] * 8)
     memory = compiled.memory_analysis()
-    assert memory.temp_size_in_bytes < 4 * row < bank_per_device
-    np.testing.assert_array_equal(
-        [shard.data.nbytes for shard in state[0].nu_bank.addressable_shards],
-        [bank_per_device] * 8,
-    )
+    # The bank's part, two live rows, the gradient, and numbers for each task.
+    assert 0 <= memory.argument_size_in_bytes - (2 * 8 + 3) * row < 2_000
+    assert memory.temp_size_in_bytes < 5 * row < held[0]
+
+
+def test_the_bank_is_made_where_it_belongs():
+    mesh = jax.make_mesh((8, 1), ("data", "model"), axis_types=AUTO)
+    params = jnp.zeros((64, 32))
+    tx = tag_optax.tag_rmsprop(5.0, 64, skip_unseen=False)
+    placed = tag_optax.state_sharding(tx, params, P(), mesh=mesh, task_axis="data")
+    memory = jax.jit(tx.init, out_shardings=placed).lower(params).compile().memory_analysis()
+    assert memory.output_size_in_bytes < (2 * 8 + 2) * params.nbytes + 2_000
+    assert memory.temp_size_in_bytes < 2 * params.nbytes

@@ -7,7 +7,9 @@ import re
 import jax
 import pytest
 
-README = pathlib.Path(__file__).parents[1] / "README.md"
+ROOT = pathlib.Path(__file__).parents[1]
+README = ROOT / "README.md"
+DEVICES = ROOT / "docs/devices.md"
 
 
 @pytest.fixture(autouse=True)
@@ -93,3 +95,50 @@ def test_the_cost_of_the_methods_is_what_was_measured():
         assert float(ratio) == round(measured[name]["ratio"], 2)
     (end,) = re.findall(r"examples again, at ([\d.]+) ms each", README.read_text())
     assert float(end) == round(measured["ewc"]["end_of_task_ms_per_example"], 1)
+
+
+def table(page, first_cell):
+    """The rows of the table whose header begins with a cell, as lists of cells."""
+    lines = page.read_text().split(f"\n| {first_cell} |")[1].split("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
+
+
+def test_the_devices_page_runs():
+    (block,) = re.findall(r"```python\n(.*?)```", DEVICES.read_text(), flags=re.DOTALL)
+    names: dict = {}
+    exec(compile(block, str(DEVICES), "exec"), names)
+    bank = names["state"][0].nu_bank["w"]
+    assert bank.addressable_shards[0].data.shape == (8, 512, 256)
+
+
+def test_the_devices_page_says_what_was_measured():
+    found = json.loads((ROOT / "benchmarks/results/scaling.json").read_text())
+    spread = [row for row in found["rows"] if row["family"] == "tasks"]
+    for cells, row in zip(table(DEVICES, "devices"), spread, strict=True):
+        held = row["bytes_per_device"]
+        measured = [held["state"], row["xla"]["temporary_bytes"], held["step_touched"]]
+        measured += [held["step_sent"], held["change_sent"]]
+        assert cells[:2] == [str(row["devices"]), str(row["layout"]["capacity"])]
+        for cell, value in zip(cells[2:], measured, strict=True):
+            assert abs(float(cell) - value / 1e6) <= 0.05, (cell, value)
+    on_paper = {
+        (row["layout"]["parameters"], row["layout"]["capacity"], row["layout"]["task_devices"]): row
+        for row in found["on_paper"]
+        if not row["layout"]["whole_parameters"] and row["layout"]["moment_bytes"] == 4
+    }
+    rows = table(DEVICES, "parameters")
+    assert len(rows) == 9
+    for parameters, tasks, devices, mesh, held, touched, touch_ms, sent, send_ms in rows:
+        number, unit = parameters.split()
+        size = int(number) * {"M": 10**6, "B": 10**9}[unit]
+        row = on_paper[size, int(tasks.replace(",", "")), int(mesh.split(" x ")[0])]
+        assert (int(devices), row["layout"]["model_devices"]) == (
+            row["devices"],
+            int(mesh.split(" x ")[1]),
+        )
+        assert abs(float(held) - row["state_gb"]) <= 0.0051
+        assert abs(float(touched) - row["step_touched_gb"]) <= 0.0051
+        assert abs(float(touch_ms) - row["touch_ms"]) <= 0.0051
+        assert abs(float(sent) - row["step_sent_gb"]) <= 0.001
+        assert abs(float(send_ms) - row["send_ms"]) <= 0.01
+    assert found["assumed"] == {"hbm_gb_per_s": 1600, "link_gb_per_s": 100}

@@ -87,11 +87,12 @@ def together(attempt: Callable[[], Result]) -> Result:
     return result  # type: ignore[return-value]
 
 
-def as_first(flags: list[bool]) -> list[bool]:
-    """What process 0 found, for all: only its files are the run's."""
-    if not are_several():
-        return flags
-    return multihost_utils.broadcast_one_to_all(np.array(flags)).tolist()
+def as_first(look: Callable[[], list[bool]], count: int) -> list[bool]:
+    """The `count` things that process 0 finds, for all: only its files are the run's."""
+    found = together(lambda: look() if is_first() else [False] * count)
+    return (
+        multihost_utils.broadcast_one_to_all(np.array(found)).tolist() if are_several() else found
+    )
 
 
 @contextlib.contextmanager

@@ -65,8 +65,8 @@ def run_seeds(
     jobs = [
         Job(name=f"{title} seed {seed}", config=config, seed=seed, places=places) for seed in seeds
     ]
-    done = hosts.as_first([is_done(job) for job in jobs])
-    left = [job for job, is_done in zip(jobs, done, strict=True) if not is_done]
+    done = hosts.as_first(lambda: [is_done(job) for job in jobs], len(jobs))
+    left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
     if not left:
         return {}
     # For processes too: missing data are said once, and decoded once.

@@ -169,7 +169,7 @@ def test_the_parent_says_how_its_child_ended(monkeypatch, capfd, ends, code, sai
 
 def test_alone_everything_is_as_without_others():
     assert hosts.together(lambda: 5) == 5
-    assert hosts.as_first([True, False]) == [True, False]
+    assert hosts.as_first(lambda: [True, False], 2) == [True, False]
     with pytest.raises(UserError, match="no"), hosts.noticing():
         hosts.together(lambda: (_ for _ in ()).throw(UserError("no")))
     with pytest.raises(ValueError, match="Gloo"), hosts.noticing():

@@ -258,6 +258,22 @@ def test_processes_are_checked_before_any_work(asked, said):
         Devices(**asked)
 
 
+def test_each_part_of_a_batch_is_read_once(stream):
+    """However many devices share it; where the axis does not divide the batch, it is whole."""
+    layout = make_layout({"data": 4, "model": 2})
+    for size, slices in ((8, [(0, 2), (2, 4), (4, 6), (6, 8)]), (6, [(0, 6)])):
+        read = []
+
+        def make(part, size=size, read=read):
+            read.append((part.start, part.stop))
+            return batches.block(stream.tasks[0].train, 0, 0, size, part)
+
+        found = layout.batch(make, size, axis=0)
+        assert sorted(read) == slices
+        whole = batches.block(stream.tasks[0].train, 0, 0, size)
+        jax.tree.map(np.testing.assert_array_equal, found, whole)
+
+
 def test_parameters_are_split_along_their_longest_fitting_axis():
     layout = make_layout({"data": 2, "model": 4})
     shapes = dict(kernel=(3, 3, 20, 40), odd=(3, 5), square=(8, 8), bias=(40,), tall=(16, 10))

@@ -20,7 +20,7 @@ class Devices:
 
     mesh: str | None = None
     """Devices in rows: data=4 splits batches over four; data=2,model=2 splits parameters too. auto:
-    batches over all devices. None: one device."""
+    batches over as many devices as divide them. None: one device."""
     bank_axis: BankAxis = "none"
     """TAG: spread the tasks' moments over this mesh axis; none: they lie as the parameters do. With
     model, that axis splits the tasks and not the parameters."""

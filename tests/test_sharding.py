@@ -54,7 +54,9 @@ def follow(tx, stream, params_sharding=None, state_shardings=None):
     return params, state
 
 
-@pytest.mark.parametrize("axis_types", AXIS_TYPES)
+@pytest.mark.parametrize(
+    "axis_types", [*AXIS_TYPES[:2], pytest.param(AXIS_TYPES[2], marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("task_axis", [None, "data"])
 @pytest.mark.parametrize(
     ("relatedness", "dtype", "alpha_scope"),
@@ -87,9 +89,10 @@ def test_a_mesh_changes_nothing(axis_types, task_axis, alpha_scope, relatedness,
     assert state[0].nu["matrix"].addressable_shards[0].data.shape == (2, 3)
 
 
-def test_an_explicit_mesh_needs_no_flag():
+@pytest.mark.parametrize("axis_types", AXIS_TYPES[1:])
+def test_an_explicit_mesh_needs_no_flag(axis_types):
     """Explicit types tell by themselves that the tasks are spread."""
-    mesh = mesh_of(AXIS_TYPES[1])
+    mesh = mesh_of(axis_types)
     shardings = {k: NamedSharding(mesh, spec) for k, spec in SPECS.items()}
     tx, stream = tag_optax.tag_adam(2.0, CAPACITY, 0.1), make_stream()
     expected, _ = follow(tx, stream)
@@ -202,7 +205,7 @@ def compile_step(mesh, task_axis, *, split, alpha_scope="global", with_mesh=True
 
 
 @pytest.mark.parametrize("axis_types", [AUTO, (AxisType.Explicit, AxisType.Explicit)])
-@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
+@pytest.mark.parametrize("alpha_scope", ["global", pytest.param("leaf", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("task_axis", "split"), [(None, False), ("data", False), (None, True), ("data", True)]
 )

@@ -83,10 +83,6 @@ def test_two_processes_are_as_one_with_two_devices(tmp_path):
     assert records(tmp_path / "two") == records(tmp_path / "one")
     (environment,) = (tmp_path / "two").rglob("environment.json")
     assert len(json.loads(environment.read_text())["devices"]) == 2
-    # A finished run is finished for all of them.
-    codes, said = finish(start_two(tmp_path / "two", "--bank-axis", "data", command=SHORT))
-    assert codes == [0, 0], said
-    assert "learned" not in said[0][0].partition("optimizer")[0]
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +126,16 @@ def test_a_signal_to_one_stops_both_after_the_same_step(tmp_path, whole, asked):
     codes, said = finish(start_two(tmp_path))
     assert codes == [0, 0], said
     assert records(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_finished_for_all(tmp_path):
+    assert finish(start_two(tmp_path, command=SHORT))[0] == [0, 0]
+    before = records(tmp_path)
+    codes, said = finish(start_two(tmp_path, command=SHORT))
+    assert codes == [0, 0], said
+    assert "learned" not in said[0][0].partition("optimizer")[0]
+    assert records(tmp_path) == before
 
 
 @pytest.mark.slow

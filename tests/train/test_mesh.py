@@ -23,11 +23,11 @@ from .conftest import make_stream
 LAYOUTS = [
     ({"data": 4}, "none"),
     ({"data": 4}, "data"),
-    ({"data": 2, "model": 2}, "none"),
     ({"data": 2, "model": 2}, "data"),
     ({"data": 2, "model": 2}, "model"),
-    ({"model": 4}, "none"),
-    ({"data": 4, "model": 2}, "data"),
+    pytest.param({"data": 2, "model": 2}, "none", marks=pytest.mark.slow),
+    pytest.param({"model": 4}, "none", marks=pytest.mark.slow),
+    pytest.param({"data": 4, "model": 2}, "data", marks=pytest.mark.slow),
 ]
 
 
@@ -76,7 +76,7 @@ def test_where_the_order_of_sums_is_the_same_so_is_every_bit(tiny, stream):
     ("method", "optimizer"),
     [
         ("er", "tag-rmsprop"),
-        ("ewc", "tag-adam"),
+        pytest.param("ewc", "tag-adam", marks=pytest.mark.slow),
         pytest.param("a-gem", "sgd", marks=pytest.mark.slow),
         pytest.param("ogd", "rmsprop", marks=pytest.mark.slow),
         pytest.param("multitask", "tag-self", marks=pytest.mark.slow),
@@ -92,6 +92,7 @@ def test_every_method_learns_the_same_on_a_mesh(tiny, stream, method, optimizer)
     np.testing.assert_array_equal(found_accuracies, accuracies)
 
 
+@pytest.mark.slow
 def test_convolutions_and_batch_norm_on_a_mesh():
     """Statistics are those of the whole batch, not of a device's part of it."""
     rng = np.random.default_rng(0)

@@ -92,6 +92,15 @@ def test_every_method_learns_the_same_on_a_mesh(tiny, stream, method, optimizer)
     np.testing.assert_array_equal(found_accuracies, accuracies)
 
 
+def test_dropout_is_the_same_on_a_mesh(tiny, stream):
+    config = dataclasses.replace(tiny, optimizer="sgd", dropout=0.5, steps_per_call=1)
+    losses, _, _ = learn(config, stream)
+    found, _, _ = learn(config, stream, make_layout({"data": 2, "model": 2}))
+    np.testing.assert_allclose(found, losses, rtol=1e-4)
+    dry, _, _ = learn(dataclasses.replace(config, dropout=0.0), stream)
+    assert np.abs(dry / losses - 1).max() > 0.01  # Else this would show nothing.
+
+
 @pytest.mark.slow
 def test_convolutions_and_batch_norm_on_a_mesh():
     """Statistics are those of the whole batch, not of a device's part of it."""

@@ -19,8 +19,6 @@ from train.models.pretrained import import_weights
 from train.state import TrainState, init_state, random_key
 from train.streams.types import Examples, Stream
 
-# Pixels of one evaluation call: enough to fill a device, few enough for 224x224 images.
-_EVALUATED_PIXELS = 2**18
 ONE_DEVICE = Layout()
 
 
@@ -37,6 +35,19 @@ def default_steps_per_call(model: str, platform: str) -> int:
     if platform != "cpu":
         return 25
     return 50 if model == "mlp" else 1
+
+
+def default_evaluated(model: str, platform: str, pixels: int) -> int:
+    """How many images of so many pixels an evaluation call should hold.
+
+    Enough to fill a device, few enough for 224x224 images. On a CPU, convolutions are a quarter
+    faster while their maps stay in its caches.
+
+    >>> default_evaluated("resnet18-reduced", "cpu", 32 * 32)
+    64
+    """
+    at_once = 2**16 if platform == "cpu" and model != "mlp" else 2**18
+    return int(np.clip(at_once // pixels, 16, 500))
 
 
 class Engine:
@@ -63,7 +74,7 @@ class Engine:
         )
         height, width, _ = stream.image_shape
         longest = max(len(self._judged(task)) for task in range(len(stream.tasks)))
-        fitting = int(np.clip(_EVALUATED_PIXELS // (height * width), 16, 500))
+        fitting = default_evaluated(config.model, jax.default_backend(), height * width)
         self._evaluated = layout.rounded_up(min(longest, fitting))
         self.method = methods.make(config, stream)
         self._tx = self._optimizer(layout.capacity(config.num_tasks))

@@ -25,10 +25,17 @@ def uniform(fan_in: int) -> nnx.Initializer:
 
 
 def conv(
-    inputs: int, outputs: int, size: int, *, stride: int = 1, padding: int = 0, rngs: nnx.Rngs
+    inputs: int,
+    outputs: int,
+    size: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    kind: type[nnx.Conv] = nnx.Conv,
+    rngs: nnx.Rngs,
 ) -> nnx.Conv:
     """A square convolution without bias, `padding` zeros on every side."""
-    return nnx.Conv(
+    return kind(
         inputs,
         outputs,
         kernel_size=(size, size),
@@ -38,6 +45,24 @@ def conv(
         kernel_init=uniform(inputs * size**2),
         rngs=rngs,
     )
+
+
+class ImageConv(nnx.Conv):
+    """A convolution over pixels, whose channels are filled up to a multiple of 4 with zeros.
+
+    The zeros change nothing but the time: XLA vectorises a convolution on a CPU over its input
+    channels, and takes nine times as long for 3 of them as for 4.
+    """
+
+    def __call__(self, inputs: jax.Array) -> jax.Array:
+        missing = -inputs.shape[-1] % 4
+        return jax.lax.conv_general_dilated(
+            jnp.pad(inputs, [(0, 0)] * 3 + [(0, missing)]),
+            jnp.pad(self.kernel[...], [(0, 0), (0, 0), (0, missing), (0, 0)]),
+            window_strides=(self.strides,) * 2,
+            padding=[(self.padding,) * 2] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        )
 
 
 def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:

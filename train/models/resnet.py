@@ -6,7 +6,7 @@ from typing import Any
 import jax
 from flax import nnx
 
-from train.models.layers import Dropout, batch_norm, conv, dense
+from train.models.layers import Dropout, ImageConv, batch_norm, conv, dense
 
 
 class OneConvBlock(nnx.Module):
@@ -77,7 +77,15 @@ class ResNet(nnx.Module):
         self.dropout = dropout
         self.imagenet_stem = imagenet_stem
         size, stride, padding = (7, 2, 3) if imagenet_stem else (3, 1, 1)
-        self.stem = conv(image_shape[-1], width, size, stride=stride, padding=padding, rngs=rngs)
+        self.stem = conv(
+            image_shape[-1],
+            width,
+            size,
+            stride=stride,
+            padding=padding,
+            kind=ImageConv,
+            rngs=rngs,
+        )
         self.stem_bn = batch_norm(width, rngs=rngs)
         self.blocks = nnx.Dict()
         inputs = width

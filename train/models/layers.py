@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -56,11 +57,13 @@ class ImageConv(nnx.Conv):
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
         missing = -inputs.shape[-1] % 4
+        stride: Any = self.strides  # Flax's types allow for more than the integers of `conv`.
+        padding: Any = self.padding
         return jax.lax.conv_general_dilated(
             jnp.pad(inputs, [(0, 0)] * 3 + [(0, missing)]),
             jnp.pad(self.kernel[...], [(0, 0), (0, 0), (0, missing), (0, 0)]),
-            window_strides=(self.strides,) * 2,
-            padding=[(self.padding,) * 2] * 2,
+            window_strides=(stride, stride),
+            padding=[(padding, padding)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
         )
 

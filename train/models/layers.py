@@ -55,7 +55,7 @@ class ImageConv(nnx.Conv):
     channels, and takes nine times as long for 3 of them as for 4.
     """
 
-    def __call__(self, inputs: jax.Array) -> jax.Array:
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
         missing = -inputs.shape[-1] % 4
         stride: Any = self.strides  # Flax's types allow for more than the integers of `conv`.
         padding: Any = self.padding
@@ -65,6 +65,7 @@ class ImageConv(nnx.Conv):
             window_strides=(stride, stride),
             padding=[(padding, padding)] * 2,
             dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            out_sharding=out_sharding,
         )
 
 

@@ -55,12 +55,13 @@ SENT = {"all-reduce": all_reduce, "all-gather": all_gather}
 def state_bytes(layout: Layout) -> float:
     """Bytes of the state on one device: ``2 (K / Dt + 1) (P / Dm)`` moments.
 
-    And, whole on every device, the tasks' steps, weights and norms, and the live task's id.
+    And, whole on every device, whether tasks were visited, their steps, weights and norms, and the
+    live task's id.
 
     >>> state_bytes(Layout(1000, 10**9, task_devices=32, model_devices=8)) / 1e9
-    32.250012004
+    32.250013004
     """
-    per_task = 3 * 4
+    per_task = 1 + 3 * 4
     moments = 2 * (layout.bank_rows + 1) * layout.row
     return moments * layout.moment_bytes + per_task * layout.capacity + 4
 
@@ -69,13 +70,13 @@ def step_touched(layout: Layout) -> float:
     """Bytes that a device reads and writes in every step, were nothing copied.
 
     The bank once, M for the inner products and V for W; the live rows M and V read and written; and
-    in float32: the gradient for M and for V, M for the products and for its norm, the bank's
-    part of W written, and gradient, V and W read to write the update. A W that is a sum over
-    devices is read and written once more, and so is an update that must be gathered.
+    in float32: the gradient for its length, for M and for V, M for the products and for its norm,
+    the bank's part of W written, and gradient, V and W read to write the update. A W that is a sum
+    over devices is read and written once more, and so is an update that must be gathered.
     """
     bank = 2 * layout.bank_rows * layout.row * layout.moment_bytes
     live = 4 * layout.row * layout.moment_bytes
-    passes = (9 + 2 * (layout.task_devices > 1)) * layout.row
+    passes = (10 + 2 * (layout.task_devices > 1)) * layout.row
     if layout.whole_parameters:
         passes += layout.row + layout.parameters
     return bank + live + passes * FLOAT32
@@ -96,16 +97,17 @@ def change_touched(layout: Layout) -> float:
 def step_sent(layout: Layout) -> float:
     """Bytes that a device sends in every step.
 
-    Split parameters: a device's inner products and norm, ``K / Dt + 1`` numbers for each leaf, are
-    summed over Dm. Spread tasks: K inner products are gathered, and W summed, over Dt. Whole
-    parameters of a split state: the update is gathered over Dm.
+    Split parameters: the gradient's length, a device's inner products and its norm, in all
+    ``K / Dt + 2`` numbers for each leaf, are summed over Dm. Spread tasks: K inner products are
+    gathered, and W summed, over Dt. Whole parameters of a split state: the update is gathered over
+    Dm.
 
     >>> split = Layout(1000, 10**9, model_devices=256, leaves=300)
     >>> spread = Layout(1000, 10**9, task_devices=256)
     >>> round(step_sent(split) / 1e6, 1), round(step_sent(spread) / 1e6, 1)
     (2.4, 7968.8)
     """
-    products = layout.leaves * (layout.bank_rows + 1) * FLOAT32
+    products = layout.leaves * (layout.bank_rows + 2) * FLOAT32
     update = layout.parameters * FLOAT32 * layout.whole_parameters
     return (
         all_reduce(products, layout.model_devices)

@@ -91,6 +91,7 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
     def larger(state: ScaleByTagState) -> ScaleByTagState:
         rows = missing(state.steps)
         return state._replace(
+            visited=pad(state.visited, rows),
             steps=pad(state.steps, rows),
             alpha=pad(state.alpha, rows, axis=-1),
             norm=pad(state.norm, rows, axis=-1),
@@ -169,7 +170,7 @@ def vmap_axes(tx: optax.GradientTransformation, params: Params) -> OptState:
     def axes(node: Any) -> Any:
         if isinstance(node, ScaleByTagState):
             batched = jax.tree.map(lambda _: 0, node)
-            return batched._replace(live_task=None, steps=None)
+            return batched._replace(live_task=None, visited=None)
         if isinstance(node, StatefulTaskIdState):
             inner = jax.tree.map(axes, node.inner_state, is_leaf=special)
             return node._replace(task_id=None, inner_state=inner)

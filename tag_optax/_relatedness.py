@@ -76,6 +76,7 @@ def bounded_exp(exponent: jax.Array) -> jax.Array:
 
 def cosine(product: jax.Array, norm: jax.Array, other_norm: jax.Array) -> jax.Array:
     """A cosine from an inner product; 0 where either vector is zero, as for an unused head."""
-    length = norm * other_norm
-    nonzero = jnp.where(length == 0, jnp.ones_like(length), length)
-    return jnp.where(length == 0, jnp.zeros_like(product), jnp.clip(product / nonzero, -1, 1))
+    # One after the other: the product of two lengths overflows, and vanishes, before either does.
+    zero = (norm == 0) | (other_norm == 0)
+    ratio = product / jnp.where(zero, 1, norm) / jnp.where(zero, 1, other_norm)
+    return jnp.where(zero, 0, jnp.clip(ratio, -1, 1))

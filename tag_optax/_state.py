@@ -23,7 +23,8 @@ class ScaleByTagState(NamedTuple):
     # Not named task_id, which optax.tree.set would also find here when it sets the task of
     # `stateful_task_id`, and the live row would then be taken for another task's.
     live_task: jax.Array  # int32 []: the task of the live row; -1 before the first step.
-    steps: jax.Array  # int32 [K]: steps of each task; 0 for a task not seen.
+    visited: jax.Array  # bool [K]: tasks that had a step, be it one that was not finite.
+    steps: jax.Array  # int32 [K]: finite steps of each task; 0 for a task not seen.
     alpha: jax.Array  # [K], or [leaves, K] for scope leaf: weights of the last step.
     mu: Params | None  # M[t], like the parameters.
     nu: Params  # V[t], like the parameters.
@@ -74,7 +75,12 @@ def switch_task_without_bank(
             mu=jax.tree.map(jnp.zeros_like, state.mu),
             nu=jax.tree.map(jnp.zeros_like, state.nu),
             nu_sum=jax.tree.map(
-                lambda total, v: total + v.astype(total.dtype), state.nu_sum, state.nu
+                # At most the largest number there is: the sum of two V of that size is infinite.
+                lambda total, v: jnp.minimum(
+                    total + v.astype(total.dtype), jnp.finfo(total.dtype).max
+                ),
+                state.nu_sum,
+                state.nu,
             ),
         )
 

@@ -89,6 +89,7 @@ def _scale_by_tag(
 
         return ScaleByTagState(
             live_task=jnp.full((), -1, jnp.int32),
+            visited=jnp.zeros((task_capacity,), bool),
             steps=jnp.zeros((task_capacity,), jnp.int32),
             alpha=jnp.zeros((groups, task_capacity)[alpha_scope == "global" :], dtype),
             mu=mu,
@@ -132,8 +133,9 @@ def _scale_by_tag(
         over_groups = jax.vmap(over_tasks, in_axes=(0, None, 0, 0))
         alpha = over_groups(products, jnp.abs(task - tasks), own_norm, norm)
         one = jnp.ones((), dtype)
-        own = jnp.where(jnp.any(past), related.own(strength), one)
-        alpha = jnp.where(past[None], alpha, jnp.where(tasks == task, own, 0 * one)[None])
+        seen = past & (state.steps > 0)
+        own = jnp.where(jnp.any(seen), related.own(strength), one)
+        alpha = jnp.where(seen[None], alpha, jnp.where(tasks == task, own, 0 * one)[None])
         return _bank.everywhere(alpha) if split else alpha, norm
 
     @jax.jit  # So that an eager call is compiled once, not at every step.
@@ -149,7 +151,9 @@ def _scale_by_tag(
             spread = _bank.is_spread(state.nu_bank, skip_unseen)
             state = switch_task(state, task, changed, spread)
         tasks = jnp.arange(state.steps.shape[0], dtype=jnp.int32)
-        past = (state.steps > 0) & (tasks != task)
+        # What is read depends on the tasks visited, which are the same for all seeds of a vmap:
+        # else each of them would read every row. What counts are the tasks that have a finite step.
+        past = state.visited & (tasks != task)
         if split:
             past = _bank.everywhere(past)
         moments = [m for m in (state.mu, state.nu, state.unit) if m is not None]
@@ -157,22 +161,31 @@ def _scale_by_tag(
             lambda x, *ms: x.astype(_bank.accumulator_dtype(x, *ms)), updates, *moments
         )
 
+        # A number that is not finite would stay in the bank, and so in every step of every task.
+        # One in a gradient is one in its length, which is a dot: ten times as fast as looking.
+        length = norms(g, alpha_scope, state.alpha.dtype, split)
+        good = valid & jnp.all(jnp.isfinite(length))
+
         def advance(moment: Params, new: Callable[..., jax.Array], *rest: Any) -> Any:
-            """Moves a live row on in the arithmetic's dtype; a bad task id leaves it as it is."""
-            wide = jax.tree.map(lambda m, x: m.astype(x.dtype), moment, g)
-            return jax.tree.map(lambda m, *xs: jnp.where(valid, new(m, *xs), m), wide, g, *rest)
+            """Moves a live row on in the arithmetic's dtype; a bad step leaves it as it is."""
+
+            def move(kept: jax.Array, x: jax.Array, *rest: jax.Array) -> jax.Array:
+                row = kept.astype(x.dtype)
+                largest = jnp.asarray(jnp.finfo(kept.dtype).max, x.dtype)
+                return jnp.where(good, jnp.clip(new(row, x, *rest), -largest, largest), row)
+
+            return jax.tree.map(move, moment, g, *rest)
 
         mu = unit = None
         if uses_mu:
             mu = advance(state.mu, lambda m, x: _moving_average(b1, m, x))
         nu = advance(state.nu, rule.accumulate)
         if uses_unit:
-            lengths = _per_leaf_tree(norms(g, alpha_scope, state.alpha.dtype, split), g)
             seen_here = state.steps[task]
             unit = advance(
                 state.unit,
                 lambda u, x, norm: _mean_unit(u, x, norm, seen_here, num_gradients),
-                lengths,
+                _per_leaf_tree(length, g),
             )
 
         # The rows as they will be kept: a task's cosine with itself is 1 in any storage dtype.
@@ -191,11 +204,11 @@ def _scale_by_tag(
             lambda a, v, p: a.astype(v.dtype) * v + p.astype(v.dtype), own, nu, past_sum
         )
 
-        steps = jnp.where(tasks == task, optax.safe_increment(state.steps), state.steps)
+        steps = jnp.where((tasks == task) & good, optax.safe_increment(state.steps), state.steps)
         n = steps[task]
         new_updates = jax.tree.map(
             lambda u, x, v: jnp.where(
-                valid, _scaled(x, v, n, rule, eps, eps_in_sqrt), jnp.nan
+                good, _scaled(x, v, n, rule, eps, eps_in_sqrt), jnp.nan
             ).astype(u.dtype),
             updates,
             g if rule.bias_corrected is None else mu,
@@ -206,12 +219,13 @@ def _scale_by_tag(
             return jax.tree.map(lambda x, y: x.astype(y.dtype), new, old)
 
         return new_updates, state._replace(
+            visited=state.visited | (tasks == task),
             steps=steps,
-            alpha=jnp.where(valid, alpha.reshape(state.alpha.shape), state.alpha),
+            alpha=jnp.where(good, alpha.reshape(state.alpha.shape), state.alpha),
             mu=stored(mu, state.mu),
             nu=stored(nu, state.nu),
             unit=stored(unit, state.unit),
-            norm=jax.tree.map(lambda new, old: jnp.where(valid, new, old), norm, state.norm),
+            norm=jax.tree.map(lambda new, old: jnp.where(good, new, old), norm, state.norm),
         )
 
     def update(

@@ -210,7 +210,8 @@ def compile_step(mesh, task_axis, *, split, alpha_scope="global", with_mesh=True
     ("task_axis", "split"), [(None, False), ("data", False), (None, True), ("data", True)]
 )
 def test_only_sums_travel(axis_types, alpha_scope, task_axis, split):
-    """One meeting for the weights, one for W where tasks are spread, and none of a bank's size."""
+    """A meeting for the gradient's length, one for the weights, one for W where tasks are spread,
+    and none of a bank's size."""
     mesh = mesh_of(axis_types)  # 4 x 2
     params, _, compiled = compile_step(mesh, task_axis, split=split, alpha_scope=alpha_scope)
     leaves, width = len(params), 8  # The tests' float64 weights.
@@ -220,6 +221,7 @@ def test_only_sums_travel(axis_types, alpha_scope, task_axis, split):
 
     expected = []
     if split:  # Each device's products and norm, leaf by leaf, over the two that share a row.
+        expected += [("all-reduce", leaves * width, 2)]
         expected += [("all-reduce", leaves * (rows + 1) * width, 2)]
     if task_axis:  # All products over the four that share the tasks, and W.
         expected += [("all-gather", groups * 64 * width, 4), ("all-reduce", row, 4)]

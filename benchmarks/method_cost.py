@@ -44,9 +44,9 @@ def stepper(engine: Engine, state: Any) -> Callable[[], Any]:
     def step() -> Any:
         nonlocal current, steps
         begin = steps % engine.steps()[last]
-        current, losses = engine.train(current, (0,), last, range(begin, begin + 1))
+        current, outcome = engine.train(current, (0,), last, range(begin, begin + 1))
         steps += 1
-        return losses
+        return outcome
 
     return step
 

@@ -11,6 +11,8 @@ import hypothesis
 import jax
 import pytest
 
+from tests.faults.table import pytest_terminal_summary  # noqa: F401  (a hook, found by its name)
+
 hypothesis.settings.register_profile("tests", deadline=None, max_examples=30, derandomize=True)
 hypothesis.settings.load_profile("tests")
 

@@ -117,6 +117,9 @@ class Config:
     max_examples: int | None = None
     """Use at most so many examples of each part of a task: for a quick look."""
 
+    on_nonfinite: Literal["stop", "skip"] = "stop"
+    """A step whose loss or gradient is infinite or NaN: stop the run, or go on without the step and
+    count it."""
     log_every: int = 50
     """Steps between two lines of losses."""
     steps_per_call: int | None = None
@@ -162,6 +165,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "alpha_scope": ("global", "leaf"),
     "fisher": ("examples", "batch"),
     "evaluate_on": ("test", "validation"),
+    "on_nonfinite": ("stop", "skip"),
 }
 
 

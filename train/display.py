@@ -69,15 +69,16 @@ class Display:
         if self._console.is_terminal:
             self._live.update(self._bar, completed=done, description=where, status=status)
         elif now - self._said > 10:
-            self._say(f"{where}  {status}")
+            self.say(f"{where}  {status}")
 
     def evaluated(self, task: int, accuracy: float) -> None:
         """After a task: the average accuracy over the tasks so far."""
         self._accuracy = f"  acc {100 * accuracy:.1f} %"
         if not self._console.is_terminal:
             learned = f"task {task + 1}/{len(self._steps)} learned"
-            self._say(f"{learned}  average accuracy {100 * accuracy:.1f} %")
+            self.say(f"{learned}  average accuracy {100 * accuracy:.1f} %")
 
-    def _say(self, status: str) -> None:
+    def say(self, status: str) -> None:
+        """A line that stays."""
         self._said = time.monotonic()
         say(self._console, f"{self._label}  {status}")

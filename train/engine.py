@@ -13,11 +13,13 @@ import tag_optax
 from train import batches, methods, optimizers, problem, step
 from train.batches import Batch
 from train.config import Config
+from train.fingerprint import fingerprints
 from train.layout import Layout
 from train.models import build_model
 from train.models.pretrained import import_weights
 from train.state import TrainState, init_state, random_key
-from train.streams.types import Examples, Stream
+from train.step import Outcome
+from train.streams.types import Examples, Stream, check
 
 ONE_DEVICE = Layout()
 
@@ -65,6 +67,7 @@ class Engine:
         num_seeds: int = 1,
         layout: Layout = ONE_DEVICE,
     ):
+        check(stream, config.evaluate_on)
         self.config = config
         self.stream = stream
         self.num_seeds = num_seeds
@@ -110,6 +113,8 @@ class Engine:
         )
         self._revisit = jax.jit(self._revisit_call, donate_argnums=0, out_shardings=shardings)
         self._count_correct = jax.jit(self._evaluate_call, out_shardings=everywhere)
+        self._fingerprints = jax.jit(fingerprints, out_shardings=everywhere)
+        self._finite = jax.jit(self._finite_call, out_shardings=everywhere)
 
     def steps(self) -> list[int]:
         """The steps of each stage of a run: a task, or all tasks at once."""
@@ -177,8 +182,8 @@ class Engine:
 
     def train(
         self, state: TrainState, seeds: tuple[int, ...], stage: int, steps: range
-    ) -> tuple[TrainState, jax.Array]:
-        """Up to `steps_per_call` steps of a stage; donates the state. Losses have [step, seed]."""
+    ) -> tuple[TrainState, Outcome]:
+        """Up to `steps_per_call` steps of a stage; donates the state. Outcomes: [step, seed]."""
         # The shapes of a call never change: batches behind the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
         parts, size = self._parts(stage), self.config.batch_size
@@ -188,8 +193,8 @@ class Engine:
 
         with self.layout.active():
             batch = self.layout.batch(make, size, axis=2)
-            state, losses = self._train(state, batch, np.int32(stage), np.int32(len(steps)))
-            return state, losses[: len(steps)]
+            state, outcomes = self._train(state, batch, np.int32(stage), np.int32(len(steps)))
+            return state, jax.tree.map(lambda x: x[: len(steps)], outcomes)
 
     def end_stage(self, state: TrainState, seeds: tuple[int, ...], stage: int) -> TrainState:
         """What the method keeps of the tasks just learned; donates the state."""
@@ -224,6 +229,16 @@ class Engine:
         right = [np.sum(blocks, axis=0, dtype=np.float64) for blocks in jax.device_get(counts)]
         sizes = [len(self._judged(task)) for task in tasks]
         return np.stack(right, axis=1) / np.array([sizes])
+
+    def fingerprint(self, state: TrainState) -> dict[str, int]:
+        """A number for each array, by its name."""
+        with self.layout.active():
+            return {k: int(v) for k, v in jax.device_get(self._fingerprints(state)).items()}
+
+    def finite(self, state: TrainState) -> np.ndarray:
+        """bool[seed]: whether all numbers of a seed's state are finite."""
+        with self.layout.active():
+            return np.asarray(self._finite(state))
 
     def _judged(self, task: int) -> Examples:
         part = self.stream.tasks[task]
@@ -279,7 +294,7 @@ class Engine:
 
     def _train_call(
         self, state: TrainState, batch: Batch, task: jax.Array, count: jax.Array
-    ) -> tuple[TrainState, jax.Array]:
+    ) -> tuple[TrainState, Outcome]:
         self.traced["train"] += 1
 
         def one_step(state: TrainState, batch: Batch, task: jax.Array) -> Any:
@@ -298,10 +313,11 @@ class Engine:
         else:
             one_step = jax.vmap(one_step, (self._axes, 0, None), (self._axes, 0))
         if self.steps_per_call == 1:
-            state, losses = one_step(state, jax.tree.map(lambda x: x[0], batch), task)
+            state, outcomes = one_step(state, jax.tree.map(lambda x: x[0], batch), task)
         else:
-            state, losses = step.several_steps(one_step, state, batch, task, count)
-        return state, losses.reshape(self.steps_per_call, self.num_seeds)
+            state, outcomes = step.several_steps(one_step, state, batch, task, count)
+        shape = (self.steps_per_call, self.num_seeds)
+        return state, jax.tree.map(lambda x: x.reshape(shape), outcomes)
 
     def _revisit_call(self, state: TrainState, batch: Batch, task: jax.Array) -> TrainState:
         self.traced["revisit"] += 1
@@ -322,3 +338,8 @@ class Engine:
         if self.num_seeds == 1:
             return count(params, batch_stats)[None]
         return jax.vmap(count)(params, batch_stats)
+
+    def _finite_call(self, state: TrainState) -> jax.Array:
+        if self.num_seeds == 1:
+            return step.all_finite(state)[None]
+        return jax.vmap(step.all_finite, (self._axes,))(state)

@@ -24,6 +24,8 @@ class History:
     """For each seed, the lines of metrics.jsonl."""
     losses: list[list[float]]
     """For each seed, the losses that no line holds yet."""
+    skipped: list[list[int]]
+    """For each seed, the steps of each task that were not taken, because they were not finite."""
     accuracy: np.ndarray
     """float64[seeds, T, T]: a[t, s], NaN where not measured."""
     failed: dict[int, str]
@@ -36,6 +38,7 @@ class History:
             step=0,
             records=[[] for _ in range(num_seeds)],
             losses=[[] for _ in range(num_seeds)],
+            skipped=[[0] * num_tasks for _ in range(num_seeds)],
             accuracy=np.full((num_seeds, num_tasks, num_tasks), np.nan),
             failed={},
         )

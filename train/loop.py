@@ -17,6 +17,7 @@ from train.engine import Engine
 from train.history import History
 from train.rundir import Bystander, RunDirectory
 from train.signals import Stopped
+from train.step import Outcome
 
 
 class Run:
@@ -39,20 +40,29 @@ class Run:
         self._seeds = tuple(directory.seed for directory in directories)
         self._checkpoint_every = checkpoint_every
         self._steps = engine.steps()  # Of each stage: a task, or all tasks at once.
-        self._checkpoints = Checkpoints(checkpoint_directory, keep=keep)
+        self._checkpoints = Checkpoints(
+            checkpoint_directory, keep=keep, fingerprint=engine.fingerprint
+        )
         if self._checkpoints.latest() is None:
+            hosts.together(
+                lambda: [each.check_no_records(checkpoint_directory) for each in directories]
+            )
             self._state = engine.init(self._seeds)
             self._history = History.start(len(self._seeds), len(engine.stream.tasks))
+            # From here on a run that has records and no checkpoint has lost it.
+            self._save(wait=True)
         else:
-            self._state, self._history = self._checkpoints.restore(
+            self._state, self._history, notes = self._checkpoints.restore(
                 engine.shapes(), resizable=engine.resizable()
             )
+            for note in notes:
+                display.say(f"{note} Going on from step {self._total()}.")
         self._recorders = [
             directory.recorder(records, tensorboard=tensorboard)
             for directory, records in zip(directories, self._history.records, strict=True)
         ]
         self._end = min(stop_after or len(self._steps), len(self._steps))
-        self._underway: tuple[range, jax.Array] | None = None
+        self._underway: tuple[range, Outcome] | None = None
         self._display = display
 
     def finish(self) -> dict[int, str]:
@@ -80,6 +90,8 @@ class Run:
                         break
                     if learned:
                         self._end_task()
+                        if not self._going():
+                            break
                     self._save()
                 if signum is not None and history.task < self._end:
                     raise Stopped(signum, f"task {history.task + 1}, step {history.step}")
@@ -114,10 +126,10 @@ class Run:
             (history.step // every + 1) * every,
         )
         steps = range(history.step, end)
-        self._state, losses = self._engine.train(self._state, self._seeds, history.task, steps)
+        self._state, outcomes = self._engine.train(self._state, self._seeds, history.task, steps)
         # The device is busy with this call; meanwhile the host looks at the one before it.
         self._take_losses()
-        self._underway = steps, losses
+        self._underway = steps, outcomes
         history.step = end
         return steps
 
@@ -125,32 +137,43 @@ class Run:
         """Waits for the call under way, and records its losses."""
         if self._underway is None:
             return
-        (steps, losses), self._underway = self._underway, None
+        (steps, outcomes), self._underway = self._underway, None
+        losses, finite = jax.device_get(outcomes)
         taken = np.asarray(losses, np.float64)
-        for step, by_seed in zip(steps, taken, strict=True):
+        for step, by_seed, well in zip(steps, taken, finite, strict=True):
             for seed, loss in enumerate(by_seed):
                 if seed not in self._history.failed:
-                    self._take_loss(seed, step + 1, loss)
+                    self._take_loss(seed, step + 1, float(loss), bool(well[seed]))
         self._display.step(self._history.task, steps.stop, float(np.mean(taken)))
 
-    def _take_loss(self, seed: int, step: int, loss: float) -> None:
-        history = self._history
-        if not math.isfinite(loss):
-            self._fail(seed, f"The loss became {loss} at task {history.task + 1}, step {step}.")
+    def _take_loss(self, seed: int, step: int, loss: float, finite: bool) -> None:
+        history, task = self._history, self._history.task
+        if finite:
+            history.losses[seed].append(loss)
+        elif self._engine.config.on_nonfinite == "skip":
+            history.skipped[seed][task] += 1
+        else:
+            what = "gradient is not finite" if math.isfinite(loss) else f"loss became {loss}"
+            self._fail(
+                seed,
+                f"The {what} at task {task + 1}, step {step}.",
+                "Try a smaller --learning-rate; --on-nonfinite skip goes on without such steps.",
+            )
             return
-        history.losses[seed].append(loss)
-        if step % self._engine.config.log_every == 0 or step == self._steps[history.task]:
-            mean = math.fsum(history.losses[seed]) / len(history.losses[seed])
-            history.losses[seed] = []
-            self._record(seed, "train", history.task, step, loss=mean)
+        if history.skipped[seed][task] == self._steps[task]:
+            why = f"Not one of the {self._steps[task]} steps of task {task + 1} was finite."
+            self._fail(seed, why, "Try a smaller --learning-rate.")
+        elif step % self._engine.config.log_every == 0 or step == self._steps[task]:
+            losses, history.losses[seed] = history.losses[seed], []
+            mean = {"loss": math.fsum(losses) / len(losses)} if losses else {}
+            skipped = sum(history.skipped[seed])
+            counted = {"skipped": skipped} if skipped else {}
+            self._record(seed, "train", task, step, **mean, **counted)
 
-    def _fail(self, seed: int, why: str) -> None:
+    def _fail(self, seed: int, why: str, advice: str) -> None:
         """A seed that cannot go on; the others do."""
-        last = self._checkpoints.latest()
-        kept = (
-            "There is no checkpoint yet." if last is None else f"The state at step {last} is kept."
-        )
-        self._history.failed[seed] = f"{why} {kept} Try a smaller --learning-rate."
+        kept = f"The state at step {self._checkpoints.latest()} is kept."
+        self._history.failed[seed] = f"{why} {kept} {advice}"
 
     def _record(self, seed: int, kind: str, task: int, step: int, **values: Any) -> None:
         total = self._total_steps(task, step)
@@ -162,6 +185,12 @@ class Run:
         """Lets the method look back, evaluates on every task so far, and goes over to the next."""
         history, task = self._history, self._history.task
         self._state = self._engine.end_stage(self._state, self._seeds, task)
+        for seed in np.flatnonzero(~self._engine.finite(self._state)).tolist():
+            if seed not in history.failed:
+                why = f"What the method keeps of task {task + 1} is not finite."
+                self._fail(seed, why, "Try a smaller --learning-rate.")
+        if not self._going():
+            return
         learned = self._engine.learned_after(task)
         accuracies = self._engine.accuracies(self._state, learned)
         history.accuracy[:, learned.stop - 1, : learned.stop] = accuracies
@@ -187,8 +216,11 @@ class Run:
         """float64[seeds, T, T]: alpha(t, s) averaged over the steps of task t, NaN where unseen."""
         added = np.asarray(self._state.alpha_sum, np.float64)
         added = added.reshape(-1, *added.shape[-2:])
-        return np.where(added > 0, added, np.nan) / np.array(self._steps)[None, :, None]
+        taken = np.array(self._steps) - np.array(self._history.skipped)[:, : len(self._steps)]
+        return np.where(added > 0, added, np.nan) / taken[:, :, None]
 
-    def _save(self) -> None:
-        total = self._total_steps(self._history.task, self._history.step)
-        self._checkpoints.save(total, self._state, self._history)
+    def _total(self) -> int:
+        return self._total_steps(self._history.task, self._history.step)
+
+    def _save(self, *, wait: bool = False) -> None:
+        self._checkpoints.save(self._total(), self._state, self._history, wait=wait)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from train import files
 from train.errors import UserError
 
 FILE = "matrices.json"
@@ -51,9 +52,7 @@ def write(path: pathlib.Path, matrices: Matrices) -> None:
         f' "accuracy": {_rows(matrices.accuracy)}',
         f' "alpha": {_rows(matrices.alpha)}',
     ]
-    unfinished = path.with_suffix(".partial")
-    unfinished.write_text("{\n" + ",\n".join(parts) + "\n}\n")
-    unfinished.replace(path)
+    files.write_whole(path, "{\n" + ",\n".join(parts) + "\n}\n")
 
 
 def read(path: pathlib.Path) -> Matrices:

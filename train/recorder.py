@@ -3,8 +3,9 @@
 import json
 import math
 import pathlib
-from typing import Any, TextIO
+from typing import Any
 
+from train import files
 from train.errors import UserError
 
 
@@ -17,15 +18,12 @@ class Recorder:
 
     def __init__(self, path: pathlib.Path, records: list[dict[str, Any]], *, tensorboard: bool):
         # What was written after the checkpoint will be written again.
-        unfinished = path.with_suffix(".partial")
-        unfinished.write_text("".join(_line(record) for record in records))
-        unfinished.replace(path)
-        self._file: TextIO = path.open("a")
+        files.write_whole(path, "".join(_line(record) for record in records))
+        self._file = files.Appended(path)
         self._board = _board(path.parent / "tensorboard", records) if tensorboard else None
 
     def write(self, record: dict[str, Any]) -> None:
         self._file.write(_line(record))
-        self._file.flush()
         if self._board is not None:
             for name, value in _scalars(record).items():
                 self._board.add_scalar(name, value, record["total_steps"])

@@ -16,7 +16,7 @@ import numpy as np
 
 import tag_optax
 from train import config as configs
-from train import matrices
+from train import files, matrices
 from train.config import Config
 from train.errors import UserError
 from train.matrices import Matrices
@@ -53,6 +53,15 @@ class RunDirectory:
     def recorder(self, records: list[dict[str, Any]], *, tensorboard: bool) -> Recorder:
         """Goes on behind these records."""
         return Recorder(self.metrics, records, tensorboard=tensorboard)
+
+    def check_no_records(self, checkpoints: pathlib.Path) -> None:
+        """Refuses to begin a run where there are records of one: it would write over them."""
+        if self.metrics.exists() and self.metrics.stat().st_size:
+            raise UserError(
+                f"{self.path} has records of a run, and {checkpoints} no checkpoint to go on from. "
+                "Put the checkpoints back, or give the --seeds and --parallel that the run was "
+                "started with; --overwrite throws it away and starts it anew."
+            )
 
     def write_environment(self, devices: list[str], layout: str) -> None:
         write_json(self.path / "environment.json", environment(devices, layout))
@@ -94,6 +103,9 @@ class Bystander:
         del records, tensorboard
         return NoRecorder()
 
+    def check_no_records(self, checkpoints: pathlib.Path) -> None:
+        del checkpoints
+
     def write_matrices(
         self, accuracy: np.ndarray, alpha: np.ndarray | None, tasks: list[str], sources: list[str]
     ) -> None:
@@ -104,22 +116,14 @@ _LOCK = "lock"
 
 
 def make(path: pathlib.Path) -> None:
-    try:
+    with files.saying_why(path):
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(
-            f"Cannot write to {path}: {error.strerror}. Choose another --out."
-        ) from error
 
 
 def lock(path: pathlib.Path) -> int:
     """Held as long as the process lives; the kernel frees it even after SIGKILL."""
-    try:
+    with files.saying_why(path / _LOCK):
         descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
-    except OSError as error:
-        raise UserError(
-            f"Cannot write to {path}: {error.strerror}. Choose another --out."
-        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -129,9 +133,7 @@ def lock(path: pathlib.Path) -> int:
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
-    unfinished = path.with_suffix(".partial")
-    unfinished.write_text(json.dumps(content, indent=1) + "\n")
-    unfinished.replace(path)
+    files.write_whole(path, json.dumps(content, indent=1) + "\n")
 
 
 def environment(devices: list[str], layout: str) -> dict[str, Any]:

@@ -7,7 +7,9 @@ import os
 import signal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from train import loop, metrics
@@ -70,8 +72,8 @@ def read_records(run):
 def contents(path, engine, seed=1):
     """Everything that a run leaves: records, matrices, and the last state."""
     run = path / f"seed-{seed}"
-    checkpoints = loop.Checkpoints(path / "checkpoints", keep=2)
-    state, _ = checkpoints.restore(engine.init((seed,)))
+    checkpoints = loop.Checkpoints(path / "checkpoints", keep=2, fingerprint=engine.fingerprint)
+    state, _, _ = checkpoints.restore(engine.init((seed,)))
     checkpoints.close()
     written = [(run / name).read_bytes() for name in ("metrics.jsonl", "matrices.json")]
     return *written, state
@@ -120,8 +122,8 @@ def test_the_logged_loss_is_the_mean_of_its_steps(engine, tmp_path, console):
     state, losses = engine.init((1,)), []
     for task in range(3):
         for step in range(STEPS):
-            state, loss = engine.train(state, (1,), task, range(step, step + 1))
-            losses.append(float(loss[0, 0]))
+            state, outcome = engine.train(state, (1,), task, range(step, step + 1))
+            losses.append(float(outcome.loss[0, 0]))
     records = read_records(tmp_path / "seed-1")
     logged = [record["loss"] for record in records if record["kind"] == "train"]
     means = [
@@ -233,23 +235,100 @@ def test_two_processes_cannot_share_a_directory(engine, tmp_path):
 
 def test_a_directory_that_cannot_be_made(engine, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="Cannot write to"):
+    with pytest.raises(UserError, match=r"Cannot write .*Not a directory"):
         RunDirectory(tmp_path / "file" / "run", engine.config, 1)
 
 
-def test_a_non_finite_loss_stops_and_keeps_the_last_good_state(tiny, tmp_path, console):
-    stream = make_stream()
-    # From the second task on, an enormous rate blows up.
-    engine = Engine(
-        dataclasses.replace(tiny, optimizer="sgd", learning_rate=1e30, steps_per_call=1), stream
-    )
-    failed = start(engine, tmp_path, console, every=1)
+def poisoned(engine, bad, *, only_gradient=False):
+    """The engine with NaN in some steps, counted from the first: in the loss, or behind it."""
+    method = engine.method
+    honest = method.gradient
+
+    def gradient(problem, state, batch, task, key):
+        found = honest(problem, state, batch, task, key)
+        hit = jnp.isin(state.step, jnp.array(bad))
+        grads = jax.tree.map(lambda g: jnp.where(hit, jnp.nan, g), found.grads)
+        loss = found.loss if only_gradient else jnp.where(hit, jnp.inf, found.loss)
+        return found._replace(loss=loss, grads=grads)
+
+    method.gradient = gradient
+    return engine
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "tag-rmsprop"])
+@pytest.mark.parametrize(
+    ("only_gradient", "what"), [(False, "loss became inf"), (True, "gradient is not finite")]
+)
+def test_a_step_that_is_not_finite_stops_and_keeps_the_last_good_state(
+    tiny, tiny_stream, tmp_path, console, optimizer, only_gradient, what
+):
+    config = dataclasses.replace(tiny, optimizer=optimizer, steps_per_call=1)
+    engine = poisoned(Engine(config, tiny_stream), [STEPS + 2], only_gradient=only_gradient)
+    failed = start(engine, tmp_path, console, every=3)
     assert failed.keys() == {1}
-    assert "loss became" in failed[1]
+    assert f"The {what} at task 2, step 3." in failed[1]
+    assert f"The state at step {STEPS} is kept." in failed[1]
     assert "--learning-rate" in failed[1]
-    assert all(math.isfinite(record["loss"]) for record in read_records(tmp_path / "seed-1"))
-    latest = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir())
-    assert f"step {latest} is kept" in failed[1]
+    assert "--on-nonfinite skip" in failed[1]
+    assert all(math.isfinite(record["loss"]) for record in read_records(tmp_path / "seed-1")[:-1])
+    checkpoints = loop.Checkpoints(tmp_path / "checkpoints", keep=2, fingerprint=engine.fingerprint)
+    state, history, _ = checkpoints.restore(engine.init((1,)))
+    checkpoints.close()
+    assert (history.task, history.step) == (1, 0)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "tag-rmsprop", "tag-adam"])
+def test_skipped_steps_are_counted_and_leave_nothing(
+    tiny, tiny_stream, tmp_path, console, optimizer
+):
+    """Also across a stop; the means of losses and weights are those of the steps taken."""
+    config = dataclasses.replace(
+        tiny, optimizer=optimizer, steps_per_call=2, on_nonfinite="skip", log_every=2
+    )
+    bad = [0, 1, STEPS + 3]  # The first line of losses has no step to it.
+    engine = poisoned(Engine(config, tiny_stream), bad)
+    assert start(engine, tmp_path / "whole", console) == {}
+    with pytest.raises(Stopped):
+        start(engine, tmp_path / "cut", console, display=StopAt(console, 6))
+    assert start(engine, tmp_path / "cut", console) == {}
+    assert_equal(contents(tmp_path / "whole", engine), contents(tmp_path / "cut", engine))
+
+    records = [r for r in read_records(tmp_path / "whole/seed-1") if r["kind"] == "train"]
+    assert [r["skipped"] for r in records] == [2] * 5 + [3] * 7
+    assert ["loss" in r for r in records] == [False] + [True] * 11
+    *_, state = contents(tmp_path / "whole", engine)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))
+    assert state.step == 3 * STEPS
+    result = read_result(tmp_path / "whole/seed-1")
+    if engine.has_alpha:
+        taken = optax.tree.get(state.opt_state, "steps")
+        np.testing.assert_array_equal(taken, [STEPS - 2, STEPS - 1, STEPS])
+        np.testing.assert_allclose(result.alpha[0, 0], 1)  # While there is no other task.
+
+
+def test_a_task_without_one_finite_step_stops(tiny, tiny_stream, tmp_path, console):
+    config = dataclasses.replace(tiny, steps_per_call=2, on_nonfinite="skip")
+    engine = poisoned(Engine(config, tiny_stream), range(STEPS, 2 * STEPS))
+    failed = start(engine, tmp_path, console)
+    assert "Not one of the 7 steps of task 2 was finite." in failed[1]
+
+
+def test_what_a_method_keeps_must_be_finite(tiny, tiny_stream, tmp_path, console):
+    """No checkpoint is made of what EWC cannot use."""
+    engine = Engine(dataclasses.replace(tiny, method="ewc", optimizer="sgd"), tiny_stream)
+    honest = engine.method.revisit
+
+    def spoilt(problem, state, batch, task):
+        found = honest(problem, state, batch, task)
+        factor = jnp.where(task == 1, jnp.inf, 1.0)
+        return found._replace(opt_state=jax.tree.map(lambda x: factor * x, found.opt_state))
+
+    engine.method.revisit = spoilt
+    failed = start(engine, tmp_path, console)
+    assert "What the method keeps of task 2 is not finite." in failed[1]
+    kept = max(int(path.name) for path in (tmp_path / "checkpoints").iterdir())
+    assert kept < 2 * STEPS
 
 
 def test_one_seed_that_fails_does_not_stop_the_others(tiny, tiny_stream, tmp_path, console):
@@ -272,7 +351,7 @@ def test_one_seed_that_fails_does_not_stop_the_others(tiny, tiny_stream, tmp_pat
 def test_another_capacity_is_refused_by_name(engine, tmp_path, console):
     start(engine, tmp_path, console)
     larger = Engine(dataclasses.replace(engine.config, num_tasks=4), make_stream(4))
-    checkpoints = loop.Checkpoints(tmp_path / "checkpoints", keep=2)
+    checkpoints = loop.Checkpoints(tmp_path / "checkpoints", keep=2, fingerprint=larger.fingerprint)
     with pytest.raises(
         UserError, match=r"alpha_sum as float32\[3, 3\], and this run has float32\[4, 4\]"
     ):

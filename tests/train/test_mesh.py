@@ -44,7 +44,7 @@ def learn(config, stream, layout=None, seeds=(1,)):
         for start in range(0, steps, engine.steps_per_call):
             some = range(start, min(start + engine.steps_per_call, steps))
             state, found = engine.train(state, seeds, stage, some)
-            losses.append(np.asarray(found))
+            losses.append(np.asarray(found.loss))
         state = engine.end_stage(state, seeds, stage)
     assert engine.traced["train"] == 1
     return np.concatenate(losses), engine.accuracies(state, range(3)), state

@@ -25,7 +25,7 @@ def learn(engine, seeds=(1,), calls=None):
         for start in range(0, end, calls or engine.steps_per_call):
             steps = range(start, min(start + (calls or engine.steps_per_call), end))
             state, found = engine.train(state, seeds, task, steps)
-            losses.append(np.asarray(found))
+            losses.append(np.asarray(found.loss))
         state = engine.end_stage(state, seeds, task)
     return state, np.concatenate(losses)
 
@@ -172,10 +172,10 @@ def test_dropout_differs_between_steps_and_seeds(tiny):
     config = dataclasses.replace(tiny, dropout=0.5, optimizer="sgd", steps_per_call=1)
     engine = Engine(config, stream)
     first = engine.init((1,))
-    again = engine.train(engine.init((1,)), (1,), 0, range(1))[1]
-    assert engine.train(first, (1,), 0, range(1))[1] == again
+    again = engine.train(engine.init((1,)), (1,), 0, range(1))[1].loss
+    assert engine.train(first, (1,), 0, range(1))[1].loss == again
     later = engine.init((1,))._replace(step=jnp.int32(5))
-    assert engine.train(later, (1,), 0, range(1))[1] != again
+    assert engine.train(later, (1,), 0, range(1))[1].loss != again
 
 
 def test_stable_sgd_decays_by_task_to_its_floor():

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from train.errors import UserError
+
 
 @dataclasses.dataclass(frozen=True)
 class Examples:
@@ -61,6 +63,21 @@ class Stream:
     """What a model is fed is `scale * image + offset`."""
     sources: Sequence[str]
     """Data sets with versions and sizes, for the record: "cifar100 3.0.2 (50000 + 10000)"."""
+
+
+def check(stream: Stream, evaluate_on: str) -> None:
+    """Refuses a task that has nothing to learn or to judge by, or labels outside its classes."""
+    for task in stream.tasks:
+        for part in ("train", evaluate_on):
+            examples: Examples = getattr(task, part)
+            if not len(examples):
+                raise UserError(f"Task {task.name!r} of {stream.name} has no {part} examples.")
+            wrong = [label for label in set(examples.labels.tolist()) if label not in task.classes]
+            if wrong:
+                raise UserError(
+                    f"Task {task.name!r} of {stream.name} has {part} examples of class {wrong[0]}, "
+                    f"and its classes are {task.classes.start} to {task.classes.stop - 1}."
+                )
 
 
 def shortened(stream: Stream, most: int) -> Stream:

@@ -1,0 +1,53 @@
+"""A number for every array of a state, by which a checkpoint that was damaged is known.
+
+Computed where the arrays are: they may be split over devices and hosts, and nothing but the numbers
+travels. Rows of zeros at an array's end change nothing, so a bank that is restored with more or
+fewer rows behind its tasks keeps its number.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+# Odd, and without a pattern: the golden ratio's fraction and more of its kind, one for each axis.
+_MULTIPLIERS = np.array([2654435769, 2246822519, 3266489917, 668265263, 374761393, 3340351787])
+
+
+def fingerprint(array: jax.Array) -> jax.Array:
+    """uint32[]: the sum of all words, each times an odd number that its place decides.
+
+    An odd factor loses no bit, so a change of a single word always shows, and others all but once
+    in four thousand million times.
+
+    >>> x = jnp.arange(6.0).reshape(2, 3)
+    >>> more = jnp.concatenate([x, jnp.zeros((1, 3))])
+    >>> bool(fingerprint(x) == fingerprint(more)), bool(fingerprint(x) == fingerprint(-x))
+    (True, False)
+    """
+    words = _words(array)
+    place = jnp.zeros(words.shape, jnp.uint32)
+    for axis in range(words.ndim):
+        along = lax.broadcasted_iota(jnp.uint32, words.shape, axis) + jnp.uint32(1)
+        place += along * jnp.uint32(_MULTIPLIERS[axis % len(_MULTIPLIERS)])
+    return jnp.sum(words * (place | jnp.uint32(1)), dtype=jnp.uint32)
+
+
+def fingerprints(tree: Any) -> dict[str, jax.Array]:
+    """The fingerprint of every array, by its name."""
+    return {
+        jax.tree_util.keystr(path): fingerprint(leaf)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def _words(array: jax.Array) -> jax.Array:
+    """An array's bits as uint32; numbers of eight bytes become two."""
+    if array.dtype == jnp.bool_:
+        return array.astype(jnp.uint32)
+    if array.dtype.itemsize >= 4:
+        return lax.bitcast_convert_type(array, jnp.uint32)
+    narrow = {1: jnp.uint8, 2: jnp.uint16}[array.dtype.itemsize]
+    return lax.bitcast_convert_type(array, narrow).astype(jnp.uint32)

@@ -4,8 +4,9 @@
 
 The loop is the one that `python -m train run` runs, on `rotated-digits` with TAG-RMSProp for as
 many epochs as the steps need: one step a call, records written, a checkpoint every 1,000 steps; and
-once more with checkpoints at the ends of tasks alone. What may grow is measured by itself too: a
-record, which a run keeps in memory and in every checkpoint, and what saving leaves behind.
+once more with checkpoints at the ends of tasks alone, and malloc made to give back what it does not
+use, so that steps are seen by themselves. What may grow is measured apart: a record, which a run
+keeps in memory and in every checkpoint, and what saving leaves behind.
 
 The tasks go through one donated step whose bank doubles when it is full. Each part has a process to
 itself, whose resident memory is read from /proc (Linux).
@@ -25,6 +26,7 @@ import statistics
 import tempfile
 import time
 import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -81,9 +83,10 @@ class Compilations:
 class Gauge(Display):
     """Reads the memory at regular steps of a run."""
 
-    def __init__(self, steps: list[int], compilations: Compilations):
+    def __init__(self, steps: list[int], compilations: Compilations, read: Callable[[], int]):
         super().__init__(rich.console.Console(quiet=True), "", steps)
         self._compilations = compilations
+        self._read = read
         self._every = max(1, sum(steps) // POINTS)
         self.points: list[dict[str, int]] = []
 
@@ -94,18 +97,18 @@ class Gauge(Display):
             self.points.append(
                 {
                     "step": done,
-                    "resident_bytes": resident_bytes(),
+                    "bytes": self._read(),
                     "compilations": self._compilations.count,
                 }
             )
             if len(self.points) % 10 == 0:
-                print(f"step {done}: {self.points[-1]['resident_bytes'] / 1e6:.1f} MB", flush=True)
+                print(f"step {done}: {self.points[-1]['bytes'] / 1e6:.1f} MB", flush=True)
 
 
 def quarters(points: list[dict[str, int]]) -> dict[str, Any]:
     """The median memory of each quarter after the first task, and the slope between the outer ones.
 
-    >>> points = [{"step": n, "resident_bytes": 7 + 2 * n, "compilations": 3} for n in range(100)]
+    >>> points = [{"step": n, "bytes": 7 + 2 * n, "compilations": 3} for n in range(100)]
     >>> quarters(points)["bytes_per_step"]
     2.0
     """
@@ -113,16 +116,18 @@ def quarters(points: list[dict[str, int]]) -> dict[str, Any]:
     parts = np.array_split(np.arange(len(warm)), 4)
     size, step = (
         [statistics.median(warm[i][name] for i in part) for part in parts]
-        for name in ("resident_bytes", "step")
+        for name in ("bytes", "step")
     )
     return {
-        "resident_bytes_by_quarter": size,
+        "bytes_by_quarter": size,
         "bytes_per_step": (size[-1] - size[0]) / (step[-1] - step[0]),
         "compilations_after_warm_up": warm[-1]["compilations"] - warm[0]["compilations"],
     }
 
 
-def training_loop(steps: int, checkpoint_every: int) -> dict[str, Any]:
+def training_loop(
+    steps: int, checkpoint_every: int, read: Callable[[], int] = resident_bytes
+) -> dict[str, Any]:
     compilations = Compilations()
     settings = config.preset("rotated-digits", "tag-rmsprop")
     stream = open_stream(settings, Places())
@@ -131,7 +136,7 @@ def training_loop(steps: int, checkpoint_every: int) -> dict[str, Any]:
         settings, epochs=math.ceil(steps / per_epoch), steps_per_call=1, log_every=LOG_EVERY
     )
     engine = Engine(settings, stream)
-    gauge = Gauge(engine.steps(), compilations)
+    gauge = Gauge(engine.steps(), compilations, read)
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDirectory(pathlib.Path(scratch) / "run", settings, 0)
         run = Run(
@@ -155,8 +160,10 @@ def training_loop(steps: int, checkpoint_every: int) -> dict[str, Any]:
         "log_every": LOG_EVERY,
         "records": records,
         "seconds": seconds,
+        "held_bytes_at_the_end": held_bytes(),
         "state_bytes": sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(engine.shapes())),
         "traced": dict(engine.traced),
+        "read": read.__name__,
         **quarters(gauge.points),
         "points": gauge.points,
     }
@@ -285,7 +292,9 @@ def main() -> None:
     with concurrent.futures.ProcessPoolExecutor(2, spawn, max_tasks_per_child=1) as pool:
         parts = {
             "training_loop": pool.submit(training_loop, steps, 1000),
-            "training_loop_with_few_checkpoints": pool.submit(training_loop, steps, steps),
+            "training_loop_with_few_checkpoints": pool.submit(
+                training_loop, steps, steps, held_bytes
+            ),
             "growing_bank": pool.submit(growing_bank, tasks),
             "cost_of_a_checkpoint": pool.submit(cost_of_a_checkpoint, tasks),
             "cost_of_a_record": pool.submit(cost_of_a_record),
@@ -294,7 +303,7 @@ def main() -> None:
     for name in ("training_loop", "training_loop_with_few_checkpoints"):
         print(
             "{steps} steps, saved every {checkpoint_every}: {bytes_per_step:.2f} bytes a step, "
-            "quarters {resident_bytes_by_quarter}, {compilations_after_warm_up} "
+            "quarters {bytes_by_quarter}, {compilations_after_warm_up} "
             "compilations after warm-up".format(**record[name])
         )
     for row in record["growing_bank"]["rows"]:

@@ -54,7 +54,9 @@ def tag_rmsprop(
 
     Args:
         b: How strongly relatedness changes the step; larger forgets less. Note that ``b`` and
-            ``task_capacity`` come before the learning rate: they have no sensible default.
+            ``task_capacity`` come before the learning rate: they have no sensible default. Any
+            finite ``b`` will do: alpha is kept within the root of the largest number and its
+            inverse, which float32 reaches at ``b = 44``.
         task_capacity: Number of rows K in the bank; ids run from 0 to K - 1, in any order. It sets
             shapes, so it must be static: ``optax.inject_hyperparams(tag_rmsprop,
             static_args=("task_capacity",))``, and ``"mask"`` too where it is a function.

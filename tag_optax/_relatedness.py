@@ -66,11 +66,13 @@ RELATEDNESS = {
 
 
 def bounded_exp(exponent: jax.Array) -> jax.Array:
-    """``exp``, kept finite: an infinite weight times an unused parameter's V = 0 would be NaN.
+    """``exp``, kept between 1 / sqrt(max) and sqrt(max) of the dtype.
 
-    In float32 the bound is felt only by ``b`` above 79, where alpha is beyond 1e34 anyway.
+    An infinite weight times an unused parameter's V = 0 would be NaN, and the root of the largest
+    number leaves as much room again for what is made of weights: alpha V summed over the tasks, and
+    alpha summed over the steps. In float32 only ``|b cos|`` above 44 feels it, where alpha is 1e19.
     """
-    bound = 0.9 * math.log(float(jnp.finfo(exponent.dtype).max))
+    bound = math.log(float(jnp.finfo(exponent.dtype).max)) / 2
     return jnp.exp(jnp.clip(exponent, -bound, bound))
 
 

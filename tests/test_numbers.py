@@ -55,15 +55,6 @@ def test_zeros_never_make_nan(optimizer, dtype, relatedness, eps):
     assert not np.asarray(updates[3]["head"]).any()
 
 
-@pytest.mark.parametrize("b", [100.0, 1e4])
-def test_a_huge_b_stays_finite(b):
-    tx = tag_optax.scale_by_tag_rms(b, 3)
-    one = {"body": jnp.ones(3, jnp.float32), "head": jnp.zeros(2, jnp.float32)}
-    opposed = jax.tree.map(jnp.negative, one)
-    updates, state = run(tx, [one, opposed, one], [0, 1, 2])
-    chex.assert_tree_all_finite((updates, state))
-
-
 @pytest.mark.parametrize("storage", ["bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("relatedness", ["cosine", "first_gradients"])
 @pytest.mark.parametrize("capacity", [5, 40])
@@ -149,13 +140,3 @@ def test_bias_correction_is_exact_in_float32(b2):
     g = jnp.array([0.5, -2.0], jnp.float32)
     updates, _ = tx.update(g, tx.init(g), task_id=0)
     np.testing.assert_allclose(updates, [1, -1], rtol=3e-7)
-
-
-def test_steps_do_not_overflow():
-    tx = tag_optax.scale_by_tag_adam(5.0, 2)
-    _, state = tx.update(jnp.ones(2), tx.init(jnp.zeros(2)), task_id=0)
-    largest = jnp.iinfo(jnp.int32).max
-    state = state._replace(steps=jnp.full_like(state.steps, largest))
-    updates, state = tx.update(jnp.ones(2), state, task_id=0)
-    chex.assert_tree_all_finite(updates)
-    assert state.steps[0] == largest

@@ -13,7 +13,10 @@ _RANDOM = "threefry2x32"
 class TrainState(NamedTuple):
     """Everything that a step reads and writes. With several seeds, leaves have a seed axis."""
 
-    step: jax.Array  # int32[]: steps since the stream began
+    # int32[]: steps since the stream began. It may wrap to negative numbers, because only keys are
+    # made of it, and `fold_in` takes its bits: 2^32 steps have a key of their own. Were it to stand
+    # still at its end, every later step would drop the same units and draw the same examples.
+    step: jax.Array
     rng: jax.Array  # uint32[2]: the key's data; a step folds its number in
     params: Any
     batch_stats: Any

@@ -57,6 +57,31 @@ def test_the_reservoir_equals_a_loop_over_single_examples(slots):
     )
 
 
+def test_a_reservoir_that_has_seen_all_it_can_count():
+    """It goes on as one that has seen a few less, and its count stays."""
+    end = np.iinfo(np.int32).max
+    kept = memory.empty(4, SHAPE)
+    kept = memory.add_to_reservoir(kept, batch_of([1, 2, 3, 4]), jax.random.key(0))
+    for step in range(3):
+        kept = memory.add_to_reservoir(
+            kept._replace(offered=jnp.maximum(kept.offered, end - 3)),
+            batch_of([5, 6, 7, 8]),
+            jax.random.key(step),
+        )
+        assert stored(kept) == [1, 2, 3, 4]  # Four slots of 2^31 are drawn next to never.
+        assert int(kept.offered) == end
+
+
+def test_rings_count_nothing_that_could_overflow():
+    rings = Rings(first_ring=(0,), first_class=(0,), number=1)
+    kept = memory.empty(3, SHAPE, rings=1)
+    for step in range(5):
+        numbers = 2 * step + np.arange(2)
+        kept = memory.add_to_rings(kept, batch_of(numbers, labels=np.zeros(2)), rings)
+        assert int(kept.offered[0]) == (2 * step + 2) % 3
+    assert sorted(np.asarray(kept.image)[:, 0, 0, 0]) == [7, 8, 9]
+
+
 def chi_square(add, examples=30, slots=6, runs=3000):
     """The p-value of all examples being kept equally often."""
 

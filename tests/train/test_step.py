@@ -14,6 +14,7 @@ import tag_optax
 from train import batches, optimizers
 from train.config import Config, OptimizerName, preset
 from train.engine import Engine
+from train.state import key_of_step
 
 from .conftest import make_stream
 
@@ -206,3 +207,14 @@ def test_adam_places_eps_as_told(eps_in_sqrt):
     update, _ = tx.update(gradient, tx.init(gradient), task_id=0)
     root = np.sqrt(9 + 0.5) if eps_in_sqrt else 3 + 0.5
     np.testing.assert_allclose(update, -3 / root, rtol=1e-5)
+
+
+def test_a_count_that_wraps_still_gives_new_keys(tiny, tiny_stream):
+    engine = Engine(dataclasses.replace(tiny, dropout=0.5), tiny_stream)
+    state = engine.init((1,))._replace(step=jnp.int32(np.iinfo(np.int32).max - 1))
+    keys = []
+    for step in range(4):
+        keys.append(tuple(np.asarray(jax.random.key_data(key_of_step(state)))))
+        state, losses = engine.train(state, (1,), 0, range(step, step + 1))
+        assert np.isfinite(losses).all()
+    assert len(set(keys)) == 4

@@ -18,7 +18,7 @@ class Memory(NamedTuple):
     image: jax.Array  # uint8[slots, height, width, channels]
     label: jax.Array  # int32[slots]
     task: jax.Array  # int32[slots]: NOBODY where nothing is stored
-    offered: jax.Array  # int32[]: examples seen (reservoir); int32[rings] (ring buffers)
+    offered: jax.Array  # int32[]: examples seen; int32[rings]: the next place in each ring
 
 
 class Rings(NamedTuple):
@@ -66,11 +66,13 @@ def add_to_reservoir(memory: Memory, batch: Batch, key: jax.Array) -> Memory:
     """
     slots = memory.label.shape[0]
     offered = jnp.asarray(batch.weight) > 0
-    number = memory.offered + jnp.cumsum(offered.astype(jnp.int32))  # 1 for the very first.
+    # The count stands still before it would overflow: later examples have its chances.
+    before = jnp.minimum(memory.offered, jnp.iinfo(jnp.int32).max - len(offered))
+    number = before + jnp.cumsum(offered.astype(jnp.int32))  # 1 for the very first.
     drawn = jax.random.randint(key, number.shape, 0, jnp.maximum(number, 1))
     slot = jnp.where(number <= slots, number - 1, drawn)
     memory = _write(memory, batch, slot, offered & (slot < slots))
-    return memory._replace(offered=memory.offered + jnp.sum(offered, dtype=jnp.int32))
+    return memory._replace(offered=number[-1])
 
 
 def add_to_rings(memory: Memory, batch: Batch, rings: Rings) -> Memory:
@@ -85,7 +87,9 @@ def add_to_rings(memory: Memory, batch: Batch, rings: Rings) -> Memory:
     earlier = jnp.tri(len(ring), k=-1, dtype=bool) & (ring[:, None] == ring) & offered
     turn = memory.offered[ring] + jnp.sum(earlier, axis=1, dtype=jnp.int32)
     memory = _write(memory, batch, ring * size + turn % size, offered)
-    return memory._replace(offered=memory.offered.at[ring].add(offered.astype(jnp.int32)))
+    # A place, and no count of all examples, which would overflow.
+    places = memory.offered.at[ring].add(offered.astype(jnp.int32)) % size
+    return memory._replace(offered=places)
 
 
 def draw(memory: Memory, key: jax.Array, size: int, *, without: jax.Array | int = NOBODY) -> Batch:

@@ -204,7 +204,8 @@ def cost_of_a_checkpoint(count: int) -> dict[str, Any]:
     state, history = engine.init((0,)), History.start(num_seeds=1, num_tasks=settings.num_tasks)
     warm_up = count // 5
     with tempfile.TemporaryDirectory() as scratch:
-        checkpoints = Checkpoints(pathlib.Path(scratch) / "checkpoints", keep=2)
+        path = pathlib.Path(scratch) / "checkpoints"
+        checkpoints = Checkpoints(path, keep=2, fingerprint=engine.fingerprint)
         before = 0
         for n in range(count):
             if n == warm_up:

@@ -94,9 +94,9 @@ def tag_rmsprop(
         be traced. A concrete id out of range is a ``ValueError``; a traced one gives NaN updates
         and leaves bank, live row and counts as they were. So does a gradient that is not finite, or
         so long that its squares' sum is not: no bank ever holds such a number. Chain
-        ``optax.zero_nans()`` behind to go on without the step. Donate the state to a jitted step, or
-        every step copies the bank. ``update`` has no reverse-mode derivative (``jax.grad`` through
-        it), because it loops over the tasks seen.
+        ``optax.zero_nans()`` behind to go on without the step. Donate the state to a jitted step,
+        or every step copies the bank. ``update`` has no reverse-mode derivative (``jax.grad``
+        through it), because it loops over the tasks seen.
 
     Examples:
         >>> import jax, jax.numpy as jnp, optax, tag_optax

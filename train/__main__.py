@@ -2,8 +2,10 @@
 
 import argparse
 import dataclasses
+import io
 import pathlib
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Annotated
@@ -17,7 +19,7 @@ from train import grid as grids
 from train.config import Config
 from train.data_listing import list_data
 from train.devices import Devices
-from train.errors import UserError, nearest
+from train.errors import AFTER_SIGNAL, DONE, FAILED, REFUSED, UserError, nearest
 from train.places import Places
 from train.seeds import Parallel
 from train.signals import Stopped
@@ -270,19 +272,37 @@ def execute(command: object, console: rich.console.Console) -> bool:
 
 
 def main(arguments: list[str]) -> int:
-    """Returns 0; 1 where a run failed; 2 where the request was wrong; 4 where another process of
-    the run is gone; 128 + n after signal n."""
+    """Does what the arguments say, and returns how the process is to end.
+
+    0   It is done.
+    1   A run failed, and the others are done; also how Python ends after an error of ours.
+    2   The request was wrong, or a file or a place cannot be read or written: one sentence on
+        stderr says what to do. The parser ends with it too.
+    3   Kept for a worker (`train.worker`) whose loss is no longer finite.
+    4   Another process of a run over several hosts is gone.
+    128 + n   After signal n; a run under way is saved.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A path may be no text, and a terminal may lack ±: neither may end a run.
+            stream.reconfigure(errors="backslashreplace")
     console = rich.console.Console()
     try:
         command = parse(arguments)
         if isinstance(command, RunCommand) and guard.is_needed(command.devices):
             return guard.run(arguments)
-        return 0 if execute(command, console) else 1
+        return DONE if execute(command, console) else FAILED
     except UserError as error:
-        rich.console.Console(stderr=True).print(f"error: {error}", soft_wrap=True, markup=False)
-        return 2
+        return _refuse(str(error))
+    except OSError as error:  # A full disk, a place of somebody else's, a name that is too long.
+        named = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+        return _refuse(f"{named or error}")
+    except MemoryError as error:
+        return _refuse(f"Not enough memory. {error}")
     except hosts.Lost as lost:
         hosts.end_alone(lost)
+    except KeyboardInterrupt:  # Before or after the steps, which end as below.
+        return AFTER_SIGNAL + signal.SIGINT
     except Stopped as stopped:
         again = shlex.join(["python", "-m", "train", *arguments])
         console.print(
@@ -291,7 +311,13 @@ def main(arguments: list[str]) -> int:
             highlight=False,
             markup=False,
         )
-        return 128 + stopped.signum
+        return AFTER_SIGNAL + stopped.signum
+
+
+def _refuse(why: str) -> int:
+    line = " ".join(why.split())  # What a library says may have several.
+    rich.console.Console(stderr=True).print(f"error: {line}", soft_wrap=True, markup=False)
+    return REFUSED
 
 
 if __name__ == "__main__":

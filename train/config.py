@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import pathlib
 import re
 import types
@@ -10,7 +11,7 @@ import typing
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal
 
-from train import presets
+from train import files, presets
 from train.errors import UserError, nearest
 from train.methods import METHODS
 
@@ -135,12 +136,22 @@ class Config:
         for name in _COUNTS:
             value = getattr(self, name)
             _check(value is None or value >= 1, self, name, "must be at least 1")
+        most = 10_000  # The accuracy on each task after each task is kept, and written down.
+        _check(self.num_tasks <= most, self, "num_tasks", f"must be at most {most}")
         for name in ("b1", "b2", "dropout", "momentum"):
             _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
         _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
         for name in ("b", "ewc_lambda"):
             _check(getattr(self, name) >= 0, self, name, "must not be negative")
+        # It is written into tables and plots.
+        readable = self.pretrained is None or self.pretrained.isprintable()
+        _check(readable, self, "pretrained", "must be the printable name of a file")
         _check(all(size >= 1 for size in self.hidden), self, "hidden", "must be sizes above 0")
+        for name, value in vars(self).items():
+            infinite = isinstance(value, float) and not math.isfinite(value)
+            _check(not infinite, self, name, "must be finite")
+            largest = max(value, default=0) if isinstance(value, tuple) else value
+            _check(name not in _LENGTHS or (largest or 0) <= _MOST, self, name, _TOO_LONG)
 
     def differences(self, other: "Config") -> list[str]:
         """The fields in which two configs differ, as lines for an error.
@@ -157,6 +168,9 @@ _COUNTS = (
     *("steps_per_call", "memory_per_class", "memory_batch_size", "fisher_samples"),
     "directions_per_task",
 )
+_LENGTHS = (*_COUNTS, "hidden")
+_MOST = 2**31 - 1  # What an array can be long.
+_TOO_LONG = f"must be at most {_MOST}"
 CHOICES: dict[str, tuple[str, ...]] = {
     "stream": typing.get_args(StreamName),
     "method": tuple(METHODS),
@@ -209,12 +223,11 @@ def variant(config: Config) -> str:
     mine, theirs = dataclasses.asdict(config), dataclasses.asdict(usual(config))
     changed = [f"{name}={_brief(mine[name])}" for name in mine if mine[name] != theirs[name]]
     name = ",".join(changed)
-    # A file system takes 255 bytes.
-    return (
-        name
-        if len(name) <= 200
-        else name[:180] + "," + hashlib.sha256(name.encode()).hexdigest()[:16]
-    )
+    written = name.encode()  # A file system takes 255 bytes.
+    if len(written) <= 200:
+        return name
+    beginning = written[:180].decode(errors="ignore")
+    return f"{beginning},{hashlib.sha256(written).hexdigest()[:16]}"
 
 
 def _brief(value: Any) -> str:
@@ -334,8 +347,15 @@ def check_fields(fields: dict[str, Any], source: object) -> dict[str, Any]:
             shown = json.dumps(value, default=str)  # TOML has dates.
             raise UserError(f"{source}: {name} must be {type_name(hint)}, and is {shown}.")
         # Else the same setting would name two directories, b=3 and b=3.0.
-        checked[name] = float(value) if hint is float and isinstance(value, int) else value
+        checked[name] = _as_float(value) if hint is float else value
     return checked
+
+
+def _as_float(number: Any) -> float:
+    try:
+        return float(number)
+    except OverflowError:  # Of an int with hundreds of digits.
+        return math.inf
 
 
 def field_type(name: str, source: object) -> Any:
@@ -374,11 +394,9 @@ def _is(value: Any, hint: Any) -> bool:
 def read(path: pathlib.Path) -> Config:
     """The config of a `config.json`, a run's or one written by hand."""
     try:
-        fields = json.loads(path.read_text())
+        fields = files.read_json(path)
     except FileNotFoundError:
         raise UserError(f"There is no config file {path}.") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path} is no readable JSON file: {error}.") from error
     if not isinstance(fields, dict):
         raise UserError(f"{path} must hold one JSON object of settings.")
     fields.pop("seed", None)  # A run's own file names its seed; a config serves any.

@@ -97,27 +97,27 @@ def choose_axes(devices: Devices, config: Config, *, available: int) -> dict[str
         _check_bank(devices, config, {})
         return None
     if devices.mesh == "auto":
-        sizes = {"data": max(n for n in _divisors(config.batch_size) if n <= available)}
+        sizes = {"data": max(_divisors(config.batch_size, available))}
     else:
         sizes = axis_sizes(devices.mesh)
     wanted = math.prod(sizes.values())
     if wanted > available:
         raise UserError(f"--mesh {devices.mesh} needs {wanted} devices, and there are {available}.")
-    _check_batch(devices.mesh, sizes.get("data", 1), config.batch_size)
+    _check_batch(devices.mesh, sizes.get("data", 1), config.batch_size, available)
     _check_bank(devices, config, sizes)
     return sizes
 
 
-def _divisors(number: int) -> list[int]:
-    return [n for n in range(1, number + 1) if number % n == 0]
+def _divisors(number: int, most: int) -> list[int]:
+    return [n for n in range(1, min(number, most) + 1) if number % n == 0]
 
 
-def _check_batch(mesh: str, data: int, batch_size: int) -> None:
+def _check_batch(mesh: str, data: int, batch_size: int, available: int) -> None:
     if batch_size % data == 0:
         return
     below, above = batch_size // data * data, (batch_size // data + 1) * data
     sizes = f"{below} or {above}" if below else str(above)
-    fitting = ", ".join(f"data={n}" for n in _divisors(batch_size))
+    fitting = ", ".join(f"data={n}" for n in _divisors(batch_size, available))
     raise UserError(
         f"--mesh {mesh} cannot split batches of {batch_size} evenly: give --batch-size {sizes}, or "
         f"a mesh with one of {fitting}."

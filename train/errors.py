@@ -3,6 +3,10 @@
 import difflib
 from collections.abc import Iterable
 
+# How a process ends; `train.__main__.main` says when. Python itself uses 1 and 2.
+DONE, FAILED, REFUSED, DIVERGED, LOST = range(5)
+AFTER_SIGNAL = 128
+
 
 class UserError(Exception):
     """Something the user asked for cannot be done; the message says what to do instead."""

@@ -13,6 +13,8 @@ from train.jobs import Job, brief, describe
 from train.places import Places
 from train.seeds import check_seeds
 
+FILES = ("best.json", "diverged.json", "results.csv", "results.json", "results.md")
+"""What a search writes beside grid.json."""
 # A grid is of one stream, method and optimizer, and never sees the test part.
 _FIXED = ("stream", "method", "optimizer", "evaluate_on")
 
@@ -108,10 +110,23 @@ def record(grid: Grid) -> dict[str, Any]:
 
 def check_record(grid: Grid, directory: pathlib.Path) -> None:
     """Refuses a directory that holds another grid. One with more values is the same, grown."""
-    found = many.read_record(directory / "grid.json")
+    path = directory / "grid.json"
+
+    def understand(found: Any) -> tuple[dict[str, tuple[Any, ...]], Config]:
+        axes = {name: tuple(_plain(values)) for name, values in found["axes"].items()}
+        hash(tuple(axes.items()))  # Else they could not be compared.
+        return axes, configs.from_json(found["base"], path)
+
+    found = many.read_record(path, understand)
     if found is None:
+        others = [name for name in FILES if (directory / name).exists()]
+        if others:
+            raise UserError(
+                f"{directory} holds {others[0]} and no grid.json: it is no grid's. Choose another "
+                "--out, or --overwrite."
+            )
         return
-    recorded = {name: tuple(_plain(values)) for name, values in found["axes"].items()}
+    recorded, base = found
     differences = []
     if recorded.keys() != grid.axes.keys():
         differences.append(f"varied {', '.join(recorded)}, not {', '.join(grid.axes)}")
@@ -119,7 +134,6 @@ def check_record(grid: Grid, directory: pathlib.Path) -> None:
         for name, values in grid.axes.items():
             if not set(recorded[name]) <= set(values):
                 differences.append(f"{name} {_listed(recorded[name])}, not {_listed(values)}")
-        base = configs.from_json(found["base"], directory / "grid.json")
         shared = {name: getattr(grid.base, name) for name in grid.axes}
         differences += dataclasses.replace(base, **shared).differences(grid.base)
     if differences:

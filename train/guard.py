@@ -11,10 +11,9 @@ import sys
 from types import FrameType
 
 from train.devices import Devices
+from train.errors import AFTER_SIGNAL, LOST
 from train.signals import stop_without
 
-LOST = 4
-"""How a process ends when another one of its run is gone."""
 _GUARDED = "TAG_OPTAX_GUARDED_BY"
 
 
@@ -59,4 +58,4 @@ def run(arguments: list[str]) -> int:
         )
         return LOST
     print(f"error: This process was killed by {signal.Signals(-code).name}.", file=sys.stderr)
-    return 128 - code
+    return AFTER_SIGNAL - code

@@ -19,7 +19,7 @@ from jax.experimental import multihost_utils
 
 from train import guard, signals
 from train.devices import Devices
-from train.errors import UserError
+from train.errors import LOST, UserError
 
 Result = TypeVar("Result")
 
@@ -142,4 +142,4 @@ def end_alone(lost: Lost) -> NoReturn:
         file=sys.stderr,
         flush=True,
     )
-    os._exit(guard.LOST)
+    os._exit(LOST)

@@ -1,15 +1,14 @@
 """What a grid and a sweep have in common: many runs, of which the missing ones are done."""
 
 import contextlib
-import json
 import os
 import pathlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import rich.console
 
-from train import methods, processes, rundir
+from train import files, methods, processes, rundir
 from train.display import say
 from train.errors import UserError
 from train.jobs import Job, is_done, standing, tasks_learned
@@ -18,6 +17,8 @@ from train.processes import Failure
 from train.rundir import RunDirectory
 from train.seeds import open_stream
 from train.streams.types import Stream
+
+Record = TypeVar("Record")
 
 
 def check_places(places: Places) -> None:
@@ -36,14 +37,19 @@ def held(path: pathlib.Path) -> Iterator[None]:
         os.close(lock)
 
 
-def read_record(path: pathlib.Path) -> Any:
+def read_record(path: pathlib.Path, understand: Callable[[Any], Record]) -> Record | None:
     """What an earlier command wrote down; None where there was none."""
     try:
-        return json.loads(path.read_text())
+        return understand(files.read_json(path))
     except FileNotFoundError:
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Remove it, or --overwrite.") from error
+    except UserError as error:
+        raise UserError(f"{error} Remove it, or --overwrite.") from error
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        # Whatever a file can be that is JSON and no record.
+        raise UserError(
+            f"{path} cannot be understood ({error}). Remove it, or --overwrite."
+        ) from error
 
 
 def run_missing(

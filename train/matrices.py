@@ -58,21 +58,21 @@ def write(path: pathlib.Path, matrices: Matrices) -> None:
 def read(path: pathlib.Path) -> Matrices:
     """Reads what `write` wrote; raises FileNotFoundError where there is nothing yet."""
     try:
-        found = json.loads(path.read_text())
+        found = files.read_json(path)
         matrices = Matrices(
             accuracy=from_nested(found["accuracy"]),
             alpha=None if found["alpha"] is None else from_nested(found["alpha"]),
             tasks=_names(found["tasks"]),
             sources=_names(found["sources"]),
         )
-    except FileNotFoundError:
-        raise
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(f"{path} cannot be read ({error}).") from error
     tasks = len(matrices.tasks)
     shapes = {m.shape for m in (matrices.accuracy, matrices.alpha) if m is not None}
     if not tasks or shapes != {(tasks, tasks)}:
         raise UserError(f"{path} holds no matrix of its {tasks} tasks.")
+    if np.isinf(matrices.accuracy).any():
+        raise UserError(f"{path} holds an infinite accuracy.")
     return matrices
 
 
@@ -103,6 +103,8 @@ def _rows(matrix: np.ndarray | None) -> str:
 
 
 def _names(values: Any) -> list[str]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ValueError("names of tasks and sources must be lists of strings")
+    if not isinstance(values, list) or not all(
+        isinstance(value, str) and value.replace("\n", " ").isprintable() for value in values
+    ):
+        raise ValueError("names of tasks and sources must be lists of strings that can be printed")
     return values

@@ -17,12 +17,10 @@ import rich.live
 import rich.text
 
 from train.display import say
-from train.errors import UserError
+from train.errors import DIVERGED, UserError
 from train.jobs import Job, to_json
 from train.signals import Stopped, catch_stop
 
-DIVERGED = 3
-"""How a worker ends whose loss is no longer finite; Python itself uses 1 and 2."""
 _LOOK_EVERY = 0.2  # seconds
 
 

@@ -188,13 +188,17 @@ class RunResult:
 def read_result(path: pathlib.Path) -> RunResult:
     """Reads a run that has finished at least one task."""
     config = configs.read(path / "config.json")
-    seed = json.loads((path / "config.json").read_text()).get("seed")
-    if not isinstance(seed, int):
+    seed = files.read_json(path / "config.json").get("seed")
+    if type(seed) is not int or seed < 0:
         raise UserError(f"{path / 'config.json'} names no seed: it is not a run's.")
     try:
         measured = matrices.read(path / matrices.FILE)
     except FileNotFoundError:
         raise UserError(f"{path} has finished no task yet.") from None
+    if len(measured.tasks) != config.num_tasks:
+        raise UserError(
+            f"{path} holds {len(measured.tasks)} tasks, and its config.json has {config.num_tasks}."
+        )
     return RunResult(
         path=path,
         config=config,

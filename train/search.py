@@ -2,6 +2,7 @@
 
 import dataclasses
 import shlex
+from typing import Any
 
 import rich.console
 
@@ -83,7 +84,7 @@ class Search:
         self._processes = processes
         self._record = grid.directory(places) / "diverged.json"
         everything = grid.jobs(grid.cells(), places)
-        found = many.read_record(self._record) or {}
+        found = many.read_record(self._record, _reasons) or {}
         # A run that was removed since is to be tried again.
         self.diverged: dict[str, str] = {
             job.name: found[job.name]
@@ -165,6 +166,10 @@ class Search:
         for outcome in dropped:
             name, accuracy = self._grid.name(outcome.cell), 100 * outcome.mean
             say(self._console, f"  {name}, average accuracy {accuracy:.1f} %")
+
+
+def _reasons(found: Any) -> dict[str, str]:
+    return {name: str(why) for name, why in found.items()}
 
 
 def _say_best(

@@ -10,7 +10,7 @@ from typing import Any
 import rich.console
 
 from train import config as configs
-from train import many, rundir
+from train import files, many, rundir
 from train.config import Config
 from train.errors import UserError, nearest
 from train.jobs import Job, describe
@@ -28,11 +28,9 @@ _DEFAULTS: dict[str, Any] = {"methods": ["naive"], "seeds": [1], "settings": {}}
 def read(path: pathlib.Path) -> dict[str, Any]:
     """What a TOML file says, its keys and types checked."""
     try:
-        found = tomllib.loads(path.read_text())
+        found = files.read(path, tomllib.loads, "TOML")
     except FileNotFoundError:
         raise UserError(f"There is no sweep file {path}.") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{path} is no readable TOML file: {error}.") from error
     entries = found.pop("runs", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise UserError(f"{path}: write the entries of runs as [[runs]].")
@@ -179,10 +177,11 @@ def record(cells: Plan) -> list[dict[str, Any]]:
 def check_record(cells: Plan, out: pathlib.Path) -> None:
     """Refuses a directory that holds another sweep. One with more runs is the same, grown."""
     path = out / "sweep.json"
-    recorded = {
-        configs.from_json(entry["config"], path): entry["seeds"]
-        for entry in many.read_record(path) or []
-    }
+
+    def understand(found: Any) -> Plan:
+        return {configs.from_json(e["config"], path): tuple(map(int, e["seeds"])) for e in found}
+
+    recorded = many.read_record(path, understand) or {}
     for config, seeds in recorded.items():
         difference = _lost(config, seeds, cells, others=[c for c in cells if c not in recorded])
         if difference:
@@ -192,7 +191,7 @@ def check_record(cells: Plan, out: pathlib.Path) -> None:
             )
 
 
-def _lost(config: Config, seeds: list[int], cells: Plan, others: list[Config]) -> str:
+def _lost(config: Config, seeds: tuple[int, ...], cells: Plan, others: list[Config]) -> str:
     """What a recorded sweep has of a config and a plan has not; nothing where it has it all."""
     title = " ".join(_kind(config))
     if config in cells:

@@ -7,9 +7,8 @@ import sys
 import rich.console
 
 from train.display import say
-from train.errors import UserError
+from train.errors import AFTER_SIGNAL, DIVERGED, DONE, REFUSED, UserError
 from train.jobs import Job, from_json
-from train.processes import DIVERGED
 from train.seeds import run_seeds
 from train.signals import Stopped, stop_without
 
@@ -21,13 +20,13 @@ def work(job: Job) -> int:
         failed = run_seeds(job.config, (job.seed,), job.places, console, "serial", label=job.name)
     except UserError as error:
         say(console, str(error))
-        return 2
+        return REFUSED
     except Stopped as stopped:
         say(console, f"{job.name}  stopped at {stopped}")
-        return 128 + stopped.signum
+        return AFTER_SIGNAL + stopped.signum
     for why in failed.values():
         say(console, why)
-    return DIVERGED if failed else 0
+    return DIVERGED if failed else DONE
 
 
 if __name__ == "__main__":

@@ -254,7 +254,7 @@ def test_a_failure_costs_one_cell(monkeypatch, capsys):
 
 def test_where_all_cells_fail(monkeypatch, capsys):
     FakePool(monkeypatch, rising)
-    GRID.mkdir(parents=True)
+    assert grid("--vary", "learning_rate=1,3") == 1
     (GRID / "best.json").write_text("{}")  # Of an earlier search.
     assert grid("--vary", "learning_rate=1,3") == 1
     assert "No cell came to the end" in capsys.readouterr().out

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from train import guard, hosts
-from train.errors import UserError
+from train.errors import LOST, UserError
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Ten tasks of 36 steps, a checkpoint every fourth.
@@ -104,7 +104,7 @@ def test_one_of_two_is_killed(tmp_path, whole, victim):
     codes, said = finish(processes)
     assert time.monotonic() - killed < 90
     assert codes[victim] == 128 + signal.SIGKILL
-    assert codes[1 - victim] == guard.LOST
+    assert codes[1 - victim] == LOST
     last = said[1 - victim][1].strip().splitlines()[-1]
     assert last.startswith("error: ")
     assert "gone" in last
@@ -156,7 +156,7 @@ def test_what_one_cannot_do_ends_both(tmp_path):
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [
-        ("os.abort()", guard.LOST, "cannot be reached or is gone. Check --coordinator"),
+        ("os.abort()", LOST, "cannot be reached or is gone. Check --coordinator"),
         ("os.kill(os.getpid(), 9)", 137, "killed by SIGKILL"),
         ("sys.exit(3)", 3, ""),
     ],

@@ -15,7 +15,7 @@ import pytest
 from train import commands, processes, rundir, sweep
 from train import config as configs
 from train.__main__ import main
-from train.errors import UserError
+from train.errors import DIVERGED, UserError
 from train.jobs import Job
 from train.places import Places
 from train.processes import Failure
@@ -301,7 +301,7 @@ def shell_job(script, monkeypatch, console, processes_=1):
     [
         ("echo first; echo last; exit 1", "last", False),
         ("exit 7", "exit code 7", False),
-        (f"echo nan; exit {processes.DIVERGED}", "nan", True),
+        (f"echo nan; exit {DIVERGED}", "nan", True),
         ("kill -9 $$", "killed by SIGKILL, as where memory runs out", False),
     ],
 )

@@ -19,6 +19,8 @@ from train.report.explanation import LINK, PAPER, explanation
 from train.report.groups import Group, Section
 from train.report.provenance import origins
 
+MADE_BY = "Made by <code>python -m train report</code>"
+"""Tells a report from any other page."""
 _STYLE = pathlib.Path(__file__).with_name("page.css")
 
 
@@ -50,7 +52,7 @@ def page(sections: Sequence[tuple[Section, Sequence[Figure]]]) -> str:
         "</main>",
         "<footer>",
         f'<p>The paper: <a href="{LINK}">{escape(PAPER)}</a>.</p>' if compared else "",
-        f"<p>Made by <code>python -m train report</code>, tag_optax {tag_optax.__version__}.</p>",
+        f"<p>{MADE_BY}, tag_optax {tag_optax.__version__}.</p>",
         "</footer>",
     ]
     return "\n".join(

@@ -2,11 +2,12 @@
 
 import collections
 import dataclasses
-import json
 import shlex
 from typing import Any
 
 from train import config as configs
+from train import files
+from train.errors import UserError
 from train.report.groups import Group, Section
 from train.rundir import RunResult
 
@@ -63,8 +64,8 @@ def _option(name: str, value: Any) -> list[str]:
 def _record(run: RunResult) -> tuple[str, tuple[str, ...]]:
     """What `environment.json` says; it may be missing or from another version."""
     try:
-        found = json.loads((run.path / "environment.json").read_text())
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError):
+        found = files.read_json(run.path / "environment.json")
+    except (FileNotFoundError, UserError):
         found = None
     if not isinstance(found, dict):
         return "", ("no record of how it was made",)

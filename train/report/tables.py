@@ -52,6 +52,6 @@ def _number(value: float) -> float | str:
 
 
 def _write(path: pathlib.Path, headings: list[str], rows: list[list[Any]]) -> pathlib.Path:
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
         csv.writer(file).writerows([headings, *rows])
     return path

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import io
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from PIL import Image
 
 from train.errors import UserError
 from train.streams.prepared import Prepared
+
+# Pillow refuses an image that is twice too large, and only warns of a smaller one.
+warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 BLOCK = 512
 PIECE = 32
@@ -22,8 +26,10 @@ def blocks(
     """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
     try:
         yield from _blocks(_open(data, split), image_shape)
-    except (OSError, RuntimeError, SyntaxError, ValueError) as error:
-        # A damaged file, whether TFDS, array_record or Pillow is the one to stumble over it.
+    except MemoryError:
+        raise
+    except Exception as error:
+        # A damaged file: what TFDS, protobuf, array_record or Pillow raise is anybody's guess.
         raise UserError(
             f"{data.name} in {data.directory} cannot be read ({error}). "
             "Delete that directory and prepare the data set again."

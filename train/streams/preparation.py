@@ -6,6 +6,7 @@ import pathlib
 import sys
 from typing import TYPE_CHECKING
 
+from train import files
 from train.errors import UserError
 from train.streams import prepared
 from train.streams.registry import DATA_SETS, stream_spec
@@ -78,7 +79,7 @@ def _prepare(name: str, directory: pathlib.Path, manual_dir: str | os.PathLike[s
 
 
 def _manual_directory(name: str, manual_dir: str | os.PathLike[str]) -> pathlib.Path:
-    source = pathlib.Path(manual_dir).expanduser()
+    source = files.at_home(manual_dir)
     if not source.is_dir() or not any(source.iterdir()):
         raise UserError(
             f"{name} is not downloaded but made from what you put into {source}: "

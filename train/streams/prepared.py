@@ -4,12 +4,12 @@ Reading `dataset_info.json` needs no TFDS, so looking around, and opening a cach
 """
 
 import dataclasses
-import json
 import os
 import pathlib
 import re
 from collections.abc import Iterator, Sequence
 
+from train import files
 from train.errors import UserError
 
 SPLITS = ("train", "test")
@@ -51,7 +51,7 @@ def data_directories(
     if not data_dirs:
         variable = os.environ.get("TFDS_DATA_DIR", "")
         data_dirs = [part for part in variable.split(os.pathsep) if part]
-    return [pathlib.Path(path).expanduser() for path in data_dirs or ["~/tensorflow_datasets"]]
+    return [files.at_home(path) for path in data_dirs or ["~/tensorflow_datasets"]]
 
 
 def find(name: str, directories: Sequence[pathlib.Path]) -> Prepared | None:
@@ -78,13 +78,15 @@ def _version_key(path: pathlib.Path) -> tuple[int, ...]:
 def _read(name: str, directory: pathlib.Path) -> Prepared:
     path = directory / "dataset_info.json"
     try:
-        info = json.loads(path.read_text())
+        info = files.read_json(path)
         splits = {
             split["name"]: _split([int(length) for length in split["shardLengths"]], split)
             for split in info["splits"]
         }
         file_format = info.get("fileFormat", "tfrecord")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except UserError as error:
+        raise UserError(f"{error} Delete {directory} and prepare {name} again.") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise UserError(
             f"{path} cannot be understood ({type(error).__name__}: {error}). "
             f"Delete {directory} and prepare {name} again."

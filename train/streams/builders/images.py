@@ -22,8 +22,9 @@ def encoded(content: bytes, size: tuple[int, int], mode: str) -> bytes | None:
             if (image.size, image.mode) == (size, mode) and image.format in ("JPEG", "PNG"):
                 return content
             converted = image.convert(mode)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError):
-        # Pillow has one exception for each way in which a file can be broken.
+    except MemoryError:
+        raise
+    except Exception:  # Pillow has one for each way in which a file can be broken or too large.
         return None
     if converted.size != size:
         converted = converted.resize(size, Image.Resampling.BILINEAR)

@@ -39,15 +39,7 @@ def load_arrays(path: pathlib.Path) -> Any:
     try:
         with path.open("rb") as file:
             return _ArrayUnpickler(file, encoding="latin1").load()
-    except (
-        pickle.UnpicklingError,
-        AttributeError,
-        EOFError,
-        ImportError,
-        IndexError,
-        KeyError,
-        TypeError,
-        ValueError,
-    ) as error:
-        # What a damaged pickle raises is anybody's guess among these.
-        raise UserError(f"{path} is refused: {error}.") from error
+    except Exception as error:
+        # What a damaged pickle raises is anybody's guess, a lack of memory included.
+        why = str(error) or type(error).__name__
+        raise UserError(f"{path} is refused: {why}.") from error

@@ -1,0 +1,89 @@
+"""Commands called in process, with nothing behind them that trains, and what they leave on disk."""
+
+import contextlib
+import functools
+import io
+import os
+import pathlib
+import tempfile
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from train import guard, processes, seeds
+from train.__main__ import main
+from train.errors import DONE, FAILED, REFUSED
+from train.processes import Failure
+from train.streams import digits, preparation
+
+CODES = {DONE, FAILED, REFUSED}
+"""What a command that neither loses a process nor gets a signal may return."""
+
+
+class Ended(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture(scope="module")
+def nothing_trains() -> Iterator[None]:
+    """The one seam: all before a first step and all files are real, and every run fails at once."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seeds, "_engine", lambda *arguments: None)
+        patch.setattr(seeds, "_run", lambda engine, seeds, *others: dict.fromkeys(seeds, "unlucky"))
+        patch.setattr(processes, "num_processes", lambda asked: asked or 1)
+        patch.setattr(
+            processes, "run_jobs", lambda jobs, *others, **more: dict.fromkeys(jobs, Failure("no"))
+        )
+        patch.setattr(guard, "run", lambda arguments: 0)
+        patch.setattr(preparation, "_builder", _unreachable)
+        patch.setattr(digits, "load_digits", functools.cache(digits.load_digits))  # For speed.
+        yield
+
+
+def _unreachable(*arguments: object) -> None:
+    raise OSError("no network")
+
+
+@contextlib.contextmanager
+def elsewhere() -> Iterator[pathlib.Path]:
+    """A new working directory, with nothing of the machine's own data or settings."""
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        path = pathlib.Path(name) / "here"
+        path.mkdir()
+        patch.chdir(path)
+        for variable in ("TFDS_DATA_DIR", "TAG_OPTAX_CACHE", "HOME"):
+            patch.setenv(variable, str(path / variable))
+        yield path
+
+
+def call(*arguments: str, encoding: str = "utf-8") -> Ended:
+    """What `python -m train` does; any exception but SystemExit is a fault of ours."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            code = main(list(arguments))
+        except SystemExit as ended:  # How tyro ends after --help and after its own errors.
+            code = ended.code
+    texts = []
+    for stream in (out, err):
+        stream.flush()
+        texts.append(stream.buffer.getvalue().decode(encoding))
+    assert isinstance(code, int), code
+    return Ended(code, *texts)
+
+
+def snapshot(path: pathlib.Path) -> dict[str, object]:
+    """All that is below a path: directories, where links lead, and what files hold."""
+    found: dict[str, object] = {}
+    for each in sorted(path.rglob("*")):
+        name = os.fspath(each.relative_to(path))
+        if each.is_symlink():
+            found[name] = os.readlink(each)
+        else:
+            found[name] = each.read_bytes() if each.is_file() else None
+    return found

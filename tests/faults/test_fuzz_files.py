@@ -1,0 +1,177 @@
+"""Any content of any file that a command reads: one sentence or a result, no other file changed."""
+
+import json
+import pathlib
+import sys
+
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from train import config as configs
+from train import grid, rundir, sweep
+from train.places import Places
+
+from ..train.fake_runs import write_run
+from .commands import call, elsewhere, nothing_trains, snapshot
+
+pytestmark = pytest.mark.usefixtures(nothing_trains.__name__, "nothing_is_drawn")
+SIZE = hypothesis.settings().max_examples
+
+CONFIG = configs.preset("rotated-digits", "tag-rmsprop")
+DIGITS = ["--stream", "rotated-digits"]
+SWEEP = ["sweep", "--streams", "rotated-digits", "--optimizers", "tag-rmsprop"]
+GRID = ["grid", *DIGITS, "--vary", "b=1,3"]
+RUN = pathlib.Path("runs/rotated-digits/naive/tag-rmsprop/seed-1")
+DEEP = "[" * 100_000
+LONG = b'{"b": ' + b"9" * 5000 + b"}"
+
+
+@pytest.fixture(scope="module")
+def nothing_is_drawn():
+    """Plots take seconds; all else of a report is real."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys.modules["train.report.write"], "drawings", lambda section: iter(()))
+        yield
+
+
+def furnish(here: pathlib.Path) -> None:
+    """A finished run, which is a sweep's too, and the records of a grid."""
+    write_run(here / "runs", CONFIG, 1)
+    (here / RUN / "metrics.jsonl").write_text('{"kind": "train", "task": 1}\n')
+    rundir.write_json(here / "runs" / "sweep.json", sweep.record({CONFIG: (1,)}))
+    searched = grid.Grid(
+        configs.dataclasses.replace(CONFIG, evaluate_on="validation"), {"b": (1.0, 3.0)}
+    )
+    directory = searched.directory(Places(out=here / "runs"))
+    directory.mkdir(parents=True)
+    rundir.write_json(directory / "grid.json", grid.record(searched))
+    rundir.write_json(directory / "diverged.json", {"b=1 seed 1": "The loss became nan."})
+    rundir.write_json(directory / "best.json", configs.to_json(CONFIG))
+
+
+READERS = {
+    # Each file, and the commands that read it.
+    RUN / "config.json": ("report", "run", "sweep", "config"),
+    RUN / "matrices.json": ("report", "run", "sweep"),
+    RUN / "environment.json": ("report",),
+    RUN / "metrics.jsonl": ("report", "run"),
+    pathlib.Path("runs/sweep.json"): ("sweep",),
+    RUN.parent / "grid/grid.json": ("grid",),
+    RUN.parent / "grid/diverged.json": ("grid",),
+    RUN.parent / "grid/best.json": ("best",),
+}
+COMMANDS = {
+    "report": ["report", "runs", "--out", "written"],
+    "run": ["run", *DIGITS, "--out", "runs"],
+    "sweep": [*SWEEP, "--out", "runs", "--dry-run"],
+    "grid": [*GRID, "--out", "runs", "--dry-run"],
+    "config": ["run", "--config", str(RUN / "config.json"), "--out", "again"],
+    "best": ["run", "--config", str(RUN.parent / "grid/best.json"), "--out", "again"],
+}
+CASES = [(path, command) for path, commands in READERS.items() for command in commands]
+
+json_values = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.sampled_from([10**30, 10**400, -1, 0, 1, 2, "", "sgd", "\ud800", "\0", "$x^$"]),
+        st.floats(),
+        st.text(st.characters(exclude_categories=()), max_size=5),
+    ),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@st.composite
+def mutated(draw: st.DrawFn, found: object) -> object:
+    """A JSON value with another one somewhere in it, or less."""
+    if not isinstance(found, (dict, list)) or not found or draw(st.integers(0, 4)) == 0:
+        return draw(json_values)
+    changed = found.copy()
+    key = draw(st.sampled_from(list(changed) if isinstance(changed, dict) else range(len(changed))))
+    if draw(st.integers(0, 4)) == 0:
+        del changed[key]
+    elif isinstance(changed, dict) and draw(st.integers(0, 9)) == 0:
+        changed[draw(st.text(max_size=5))] = draw(json_values)
+    else:
+        changed[key] = draw(mutated(changed[key]))
+    return changed
+
+
+@st.composite
+def harmed(draw: st.DrawFn, content: bytes) -> bytes:
+    """A file's content cut short, with other bytes in it, or with something else behind it."""
+    match draw(st.sampled_from(["cut", "flip", "append", "other", "json"])):
+        case "cut":
+            return content[: draw(st.integers(0, len(content)))]
+        case "flip":
+            position = draw(st.integers(0, len(content) - 1))
+            return content[:position] + bytes([draw(st.integers(0, 255))]) + content[position + 1 :]
+        case "append":
+            return content + draw(st.binary(min_size=1, max_size=4))
+        case "other":
+            return draw(
+                st.one_of(
+                    st.binary(max_size=20),
+                    st.sampled_from(
+                        [DEEP.encode(), b'{"b": ' + b"9" * 5000 + b"}", b"\xef\xbb\xbf{}"]
+                    ),
+                )
+            )
+    return json.dumps(draw(mutated(json.loads(content)))).encode()
+
+
+def check(harm, command: str, path: pathlib.Path) -> None:
+    """Harms a file and calls a command: it is refused in a sentence and writes nothing, or works
+    and leaves everything that was there."""
+    with elsewhere() as here:
+        furnish(here)
+        harm(here / path)
+        before = snapshot(here)
+        ended = call(*COMMANDS[command])
+        after = snapshot(here)
+        assert {name: after.get(name) for name in before} == before
+        if ended.code == 2:
+            assert ended.err.startswith("error: ")
+            assert len(ended.err.strip().splitlines()) == 1, ended.err
+            assert after == before
+        else:  # Finished, or not begun because nothing trains here.
+            assert ended.code in (0, 1), ended
+            assert not ended.err, ended.err
+
+
+@pytest.mark.parametrize(("path", "command"), CASES, ids=lambda each: str(each).rpartition("/")[2])
+@hypothesis.settings(max_examples=SIZE // 3)
+@given(data=st.data())
+def test_any_content(path, command, data):
+    with elsewhere() as here:
+        furnish(here)
+        content = (here / path).read_bytes()
+    if path.name == "metrics.jsonl":
+        content = b"{}"
+    changed = data.draw(harmed(content))
+    check(lambda file: file.write_bytes(changed), command, path)
+
+
+@pytest.mark.parametrize(("path", "command"), CASES, ids=lambda each: str(each).rpartition("/")[2])
+@pytest.mark.parametrize("kind", ["gone", "directory", "dangling", "loop", "forbidden"])
+def test_something_else_in_its_place(path, command, kind):
+    def harm(file: pathlib.Path) -> None:
+        file.unlink()
+        match kind:
+            case "directory":
+                file.mkdir()
+            case "dangling":
+                file.symlink_to("nowhere")
+            case "loop":
+                file.symlink_to(file.name)
+            case "forbidden":
+                file.touch(0o000)
+
+    check(harm, command, path)

@@ -15,7 +15,7 @@ and writes) and sends is read from the compiled step. It stands beside ``benchma
 which then goes on to sizes that no host can force. What only a change of task does is told apart.
 
 What is held and sent is as on paper. More is touched: XLA for CPU copies a live row to another
-layout here and there, 4 rows in all and 6 where W is a sum over devices, whatever the capacity.
+layout here and there, 6 rows in all and 8 where W is a sum over devices, whatever the capacity.
 Where whole gradients meet a split state, they count whole three times though only a part is read,
 and updates gathered by columns are copied once more.
 """

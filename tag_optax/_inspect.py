@@ -128,11 +128,11 @@ def state_bytes(tx: optax.GradientTransformation, params: Params) -> int:
         >>> params = jax.ShapeDtypeStruct((1_000_000,), jnp.float32)
         >>> for kind in ("cosine", "self"):  # 2 (K + 1) copies of the parameters; K + 1.
         ...     tag_optax.state_bytes(tag_optax.tag_rmsprop(5.0, 20, relatedness=kind), params)
-        168000244
-        84000164
+        168000264
+        84000184
         >>> tx = tag_optax.tag_rmsprop(5.0, 20, relatedness="self", constant_memory=True)
         >>> tag_optax.state_bytes(tx, params)  # 2 copies, whatever the number of tasks.
-        8000164
+        8000184
     """
     shapes = jax.eval_shape(tx.init, params)
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))

@@ -56,7 +56,9 @@ def test_every_method_with_every_optimizer(tiny, tiny_stream, method, optimizer)
     assert found.shape == (1, 3)
     assert engine.traced["train"] == 1
     if method == "naive":
-        chex.assert_trees_all_equal(state.params, plain_loop(engine))
+        # But for rounding: the engine's step also looks whether it is finite, and so is compiled
+        # to other sums of the same numbers.
+        chex.assert_trees_all_close(state.params, plain_loop(engine), rtol=1e-5, atol=1e-6)
 
 
 def plain_loop(engine):

@@ -172,6 +172,8 @@ class Checkpoints:
             yield
         except (OSError, ValueError, RuntimeError) as error:
             reasons = [sign for sign in _DISK_SIGNS if sign in str(error)]
+            if isinstance(error, TimeoutError):  # After ten minutes by the clock on the wall.
+                reasons = ["orbax gave up, as where a clock is set or a process sleeps meanwhile"]
             if not reasons and not isinstance(error, OSError):
                 raise
             raise UserError(

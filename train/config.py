@@ -136,22 +136,20 @@ class Config:
         for name in _COUNTS:
             value = getattr(self, name)
             _check(value is None or value >= 1, self, name, "must be at least 1")
-        most = 10_000  # The accuracy on each task after each task is kept, and written down.
-        _check(self.num_tasks <= most, self, "num_tasks", f"must be at most {most}")
+            _check(value is None or value <= _MOST, self, name, f"must be at most {_MOST}")
+        # The accuracy on each task after each task is kept, and written down.
+        _check(self.num_tasks <= 10_000, self, "num_tasks", "must be at most 10000")
         for name in ("b1", "b2", "dropout", "momentum"):
             _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
         _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
         for name in ("b", "ewc_lambda"):
             _check(getattr(self, name) >= 0, self, name, "must not be negative")
-        # It is written into tables and plots.
-        readable = self.pretrained is None or self.pretrained.isprintable()
-        _check(readable, self, "pretrained", "must be the printable name of a file")
+        _check((self.pretrained or "").isprintable(), self, "pretrained", "must be printable")
         _check(all(size >= 1 for size in self.hidden), self, "hidden", "must be sizes above 0")
         for name, value in vars(self).items():
             infinite = isinstance(value, float) and not math.isfinite(value)
             _check(not infinite, self, name, "must be finite")
-            largest = max(value, default=0) if isinstance(value, tuple) else value
-            _check(name not in _LENGTHS or (largest or 0) <= _MOST, self, name, _TOO_LONG)
+        _check(max(self.hidden, default=0) <= _MOST, self, "hidden", f"must be at most {_MOST}")
 
     def differences(self, other: "Config") -> list[str]:
         """The fields in which two configs differ, as lines for an error.
@@ -168,9 +166,7 @@ _COUNTS = (
     *("steps_per_call", "memory_per_class", "memory_batch_size", "fisher_samples"),
     "directions_per_task",
 )
-_LENGTHS = (*_COUNTS, "hidden")
 _MOST = 2**31 - 1  # What an array can be long.
-_TOO_LONG = f"must be at most {_MOST}"
 CHOICES: dict[str, tuple[str, ...]] = {
     "stream": typing.get_args(StreamName),
     "method": tuple(METHODS),
@@ -330,7 +326,11 @@ def from_json(fields: dict[str, Any], source: pathlib.Path) -> Config:
     Traceback (most recent call last):
     train.errors.UserError: a.json: unknown field epoch. Did you mean epochs? Valid: ...
     """
-    return Config(**check_fields(fields, source))
+    checked = check_fields(fields, source)
+    try:
+        return Config(**checked)
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
 
 
 def check_fields(fields: dict[str, Any], source: object) -> dict[str, Any]:

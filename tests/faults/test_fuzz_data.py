@@ -8,6 +8,8 @@ import pathlib
 import pickle
 import shutil
 import struct
+import subprocess
+import sys
 import tarfile
 import tempfile
 import tracemalloc
@@ -166,6 +168,25 @@ def test_a_record_that_is_no_image(tmp_path, kind, capsys):
         load_stream("rotated-mnist", data_dirs=[tmp_path / "data"], cache_dir=tmp_path / "cache")
     assert {k: v for k, v in snapshot(tmp_path).items() if k != "cache"} == before
     assert encoded(NO_IMAGES[kind], (28, 28), "L") is None
+
+
+def test_a_warning_of_pillows_is_a_refusal():
+    """In a process of its own: pytest makes errors of warnings by itself."""
+    script = (
+        "import io\n"
+        "from PIL import Image\n"
+        "from train.streams.decode import decode_image\n"
+        "file = io.BytesIO()\n"
+        "Image.new('1', (10_000, 10_000)).save(file, 'png')\n"
+        "try:\n"
+        "    decode_image(file.getvalue(), (28, 28, 1))\n"
+        "except Image.DecompressionBombWarning:\n"
+        "    print('refused')\n"
+    )
+    command = [sys.executable, "-c", script]
+    root = pathlib.Path(__file__).parents[2]
+    ended = subprocess.run(command, cwd=root, capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("refused\n", "")
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "I;16"])

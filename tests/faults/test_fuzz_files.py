@@ -1,6 +1,8 @@
 """Any content of any file that a command reads: one sentence or a result, no other file changed."""
 
+import dataclasses
 import json
+import math
 import pathlib
 import sys
 
@@ -11,6 +13,7 @@ from hypothesis import given
 
 from train import config as configs
 from train import grid, rundir, sweep
+from train.config import Config
 from train.places import Places
 
 from ..train.fake_runs import write_run
@@ -24,8 +27,6 @@ DIGITS = ["--stream", "rotated-digits"]
 SWEEP = ["sweep", "--streams", "rotated-digits", "--optimizers", "tag-rmsprop"]
 GRID = ["grid", *DIGITS, "--vary", "b=1,3"]
 RUN = pathlib.Path("runs/rotated-digits/naive/tag-rmsprop/seed-1")
-DEEP = "[" * 100_000
-LONG = b'{"b": ' + b"9" * 5000 + b"}"
 
 
 @pytest.fixture(scope="module")
@@ -41,9 +42,7 @@ def furnish(here: pathlib.Path) -> None:
     write_run(here / "runs", CONFIG, 1)
     (here / RUN / "metrics.jsonl").write_text('{"kind": "train", "task": 1}\n')
     rundir.write_json(here / "runs" / "sweep.json", sweep.record({CONFIG: (1,)}))
-    searched = grid.Grid(
-        configs.dataclasses.replace(CONFIG, evaluate_on="validation"), {"b": (1.0, 3.0)}
-    )
+    searched = grid.Grid(dataclasses.replace(CONFIG, evaluate_on="validation"), {"b": (1.0, 3.0)})
     directory = searched.directory(Places(out=here / "runs"))
     directory.mkdir(parents=True)
     rundir.write_json(directory / "grid.json", grid.record(searched))
@@ -51,6 +50,17 @@ def furnish(here: pathlib.Path) -> None:
     rundir.write_json(directory / "best.json", configs.to_json(CONFIG))
 
 
+CONTENTS = {
+    "empty": b"",
+    "not UTF-8": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+    "deep and whole": b'{"hidden": ' + b"[" * 900 + b"]" * 900 + b"}",
+    "long number": b'{"b": ' + b"9" * 5000 + b"}",
+    "twice": b'{"b": 1.0, "b": 2.0}',
+    "marked": b"\xef\xbb\xbf{}",
+    "list": b"[1, [2], {}]",
+    "null": b"null",
+}
 READERS = {
     # Each file, and the commands that read it.
     RUN / "config.json": ("report", "run", "sweep", "config"),
@@ -105,9 +115,9 @@ def mutated(draw: st.DrawFn, found: object) -> object:
 
 
 @st.composite
-def harmed(draw: st.DrawFn, content: bytes) -> bytes:
+def harmed(draw: st.DrawFn, content: bytes, is_json: bool = True) -> bytes:
     """A file's content cut short, with other bytes in it, or with something else behind it."""
-    match draw(st.sampled_from(["cut", "flip", "append", "other", "json"])):
+    match draw(st.sampled_from(["cut", "flip", "append", "other", *["json"] * (2 * is_json)])):
         case "cut":
             return content[: draw(st.integers(0, len(content)))]
         case "flip":
@@ -119,9 +129,7 @@ def harmed(draw: st.DrawFn, content: bytes) -> bytes:
             return draw(
                 st.one_of(
                     st.binary(max_size=20),
-                    st.sampled_from(
-                        [DEEP.encode(), b'{"b": ' + b"9" * 5000 + b"}", b"\xef\xbb\xbf{}"]
-                    ),
+                    st.sampled_from(list(CONTENTS.values())),
                 )
             )
     return json.dumps(draw(mutated(json.loads(content)))).encode()
@@ -160,7 +168,7 @@ def test_any_content(path, command, data):
 
 
 @pytest.mark.parametrize(("path", "command"), CASES, ids=lambda each: str(each).rpartition("/")[2])
-@pytest.mark.parametrize("kind", ["gone", "directory", "dangling", "loop", "forbidden"])
+@pytest.mark.parametrize("kind", [*CONTENTS, "gone", "directory", "dangling", "loop", "forbidden"])
 def test_something_else_in_its_place(path, command, kind):
     def harm(file: pathlib.Path) -> None:
         file.unlink()
@@ -173,5 +181,94 @@ def test_something_else_in_its_place(path, command, kind):
                 file.symlink_to(file.name)
             case "forbidden":
                 file.touch(0o000)
+            case _ if kind in CONTENTS:
+                file.write_bytes(CONTENTS[kind])
 
     check(harm, command, path)
+
+
+def write(path: pathlib.Path, content: object) -> None:
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+WRONG = {
+    "another length": ("matrices.json", {"tasks": ["a"], "accuracy": [[0.5]], "alpha": [[0.5]]}),
+    "infinite": ("matrices.json", {"accuracy": [[math.inf] * 10] * 10}),
+    "no text": ("matrices.json", {"tasks": ["\ud800"] * 10}),
+    "control": ("matrices.json", {"sources": ["\x01"]}),
+    "huge number": ("config.json", {"b": 10**400}),
+    "not a number": ("config.json", {"eps": math.nan}),
+    "half a pair": ("config.json", {"pretrained": "\ud800.npz", "model": "resnet18"}),
+    "seed of truth": ("config.json", {"seed": True}),
+    "seed below": ("config.json", {"seed": -1}),
+    "too many": ("config.json", {"num_tasks": 10**9}),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_valid_json_that_no_run_writes(kind):
+    """Each is refused; a report would fail half way, or run out of memory."""
+    name, fields = WRONG[kind]
+    with elsewhere() as here:
+        furnish(here)
+        write(here / RUN / name, json.loads((here / RUN / name).read_text()) | fields)
+        before = snapshot(here)
+        ended = call(*COMMANDS["report"])
+        assert ended.code == 2
+        assert "config.json" in ended.err or name in ended.err
+        assert snapshot(here) == before
+
+
+# Sweep files.
+
+TOML = b"""streams = ["rotated-digits"]
+optimizers = ["sgd"]
+seeds = [1, 2]
+settings = { epochs = 2, learning_rate = 0.1 }
+[[runs]]
+methods = ["er"]
+settings = { memory_per_class = 5, hidden = [8, 8] }
+"""
+
+
+def check_toml(content: bytes) -> None:
+    with elsewhere() as here:
+        (here / "sweep.toml").write_bytes(content)
+        before = snapshot(here)
+        ended = call("sweep", "--dry-run", "sweep.toml")
+        assert snapshot(here) == before
+        assert ended.code in (0, 2)
+        if ended.code:
+            assert ended.err.startswith("error: ")
+            assert len(ended.err.strip().splitlines()) == 1, ended.err
+
+
+toml_values = st.sampled_from(
+    [
+        *("nan", "inf", "1e400", "9" * 400, "9" * 5000, "1979-05-27", "true", '"x"', "[]", "{}"),
+        *("-1", "[[]]", '"\\u0000"', "[1, 1]", "0x10", "[" * 500 + "]" * 500, "07:32:00"),
+    ]
+)
+
+
+@hypothesis.settings(max_examples=2 * SIZE)
+@given(st.data())
+def test_any_sweep_file(data):
+    if data.draw(st.booleans()):
+        check_toml(data.draw(st.one_of(harmed(TOML, is_json=False), st.binary(max_size=20))))
+    else:
+        lines = TOML.decode().splitlines()
+        position = data.draw(st.integers(0, len(lines) - 1))
+        key, equals, _ = lines[position].partition(" = ")
+        value = data.draw(toml_values)
+        lines[position] = f"{key} = {value}" if equals else lines[position]
+        if data.draw(st.booleans()):
+            field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(Config)]))
+            lines.append(f"settings.{field} = {value}")
+            lines = [line for line in lines if not line.startswith("settings = ")]
+        check_toml("\n".join(lines).encode())
+
+
+@pytest.mark.parametrize("kind", CONTENTS)
+def test_no_sweep_file(kind):
+    check_toml(CONTENTS[kind])

@@ -154,11 +154,6 @@ def _write(
         file.flush()
         os.fsync(file.fileno())
     every_label = np.concatenate(labels)
-    if len(every_label) != shape[0]:
-        raise UserError(
-            f"The prepared data hold {len(every_label)} images, and their dataset_info.json says "
-            f"{shape[0]}. Prepare them again."
-        )
     with (directory / "labels.npy").open("wb") as file:
         np.save(file, every_label)
         file.flush()

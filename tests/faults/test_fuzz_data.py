@@ -257,6 +257,19 @@ def test_a_changed_cache_is_noticed(mnist, file, data):
         assert (entry / file).read_bytes() == content or file != "crc32"
 
 
+@pytest.mark.parametrize("file", ["images.npy", "labels.npy"])
+@pytest.mark.parametrize("harmed", [b"(\0", b"\0", b"(", b"'", b"9" * 9])
+def test_a_header_that_numpy_stumbles_over(mnist, file, harmed):
+    with copied(mnist) as arguments:
+        expected = pixels(arguments)
+        (entry,) = pathlib.Path(arguments["cache_dir"]).glob("mnist-*-train-*")
+        content = (entry / file).read_bytes()
+        end = content.index(b"}")
+        (entry / file).write_bytes(content[:end] + harmed + content[end + len(harmed) :])
+        np.testing.assert_array_equal(pixels(arguments)[0], expected[0])
+        assert (entry / file).read_bytes() == content
+
+
 @pytest.mark.parametrize(("file", "position"), [("images.npy", -1), ("labels.npy", -8)])
 def test_one_flipped_value_is_noticed(mnist, capsys, file, position):
     with copied(mnist) as arguments:

@@ -257,6 +257,19 @@ def test_a_changed_cache_is_noticed(mnist, file, data):
         assert (entry / file).read_bytes() == content or file != "crc32"
 
 
+@pytest.mark.parametrize("file", ["images.npy", "labels.npy"])
+@pytest.mark.parametrize("harmed", [b"(\0", b"\0", b"(", b"'", b"9" * 9])
+def test_a_header_that_numpy_stumbles_over(mnist, file, harmed):
+    with copied(mnist) as arguments:
+        expected = pixels(arguments)
+        (entry,) = pathlib.Path(arguments["cache_dir"]).glob("mnist-*-train-*")
+        content = (entry / file).read_bytes()
+        end = content.index(b"}")
+        (entry / file).write_bytes(content[:end] + harmed + content[end + len(harmed) :])
+        np.testing.assert_array_equal(pixels(arguments)[0], expected[0])
+        assert (entry / file).read_bytes() == content
+
+
 @pytest.mark.parametrize(("file", "position"), [("images.npy", -1), ("labels.npy", -8)])
 def test_one_flipped_value_is_noticed(mnist, capsys, file, position):
     with copied(mnist) as arguments:
@@ -395,6 +408,30 @@ def test_pickles_run_nothing(tmp_path, monkeypatch, kind):
     ):
         load_arrays(path)
     assert os.listdir(tmp_path) == ["harmful.pkl"]
+
+
+class Reduced:
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+def test_a_forged_dtype_is_taken_for_what_it_is_called(tmp_path):
+    """With other flags, numpy would take the bytes for a list of objects."""
+    array = np.zeros(2, np.uint8).__reduce__()
+    flags = 0x3F
+    forged = Reduced(np.dtype, ("u1", False, True), (3, "|", None, None, None, -1, -1, flags))
+    path = tmp_path / "forged.pkl"
+    path.write_bytes(pickle.dumps(Reduced(*array[:2], (1, (2,), forged, False, b"\1\2"))))
+    found = load_arrays(path)
+    assert found.tolist() == [1, 2]
+    assert found.dtype.flags == 0
+    named = Reduced(np.dtype, ("O8", False, True), (3, "|", None, None, None, -1, -1, 0))
+    path.write_bytes(pickle.dumps(Reduced(*array[:2], (1, (1,), named, False, bytes(8)))))
+    with pytest.raises(UserError, match="only numbers and text are allowed"):
+        load_arrays(path)
 
 
 @hypothesis.settings(max_examples=5 * SIZE)

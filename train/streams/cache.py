@@ -77,7 +77,8 @@ def load(
         if path.exists():
             try:
                 return _open(path, shape)
-            except (OSError, ValueError, EOFError) as error:
+            # What numpy raises at a damaged header is anybody's guess.
+            except Exception as error:
                 print(f"{path} is damaged ({error}); decoding again", file=sys.stderr)
                 _discard(path)
         print(f"decoding {data.name} {split}: {shape[0]} images, once", file=sys.stderr)

@@ -65,12 +65,13 @@ def from_json(fields: dict[str, Any]) -> Job:
 
 
 def tasks_learned(job: Job) -> int:
-    """How many tasks the run has learned; none where its directory holds another config."""
+    """How many tasks the run has learned; none where its directory holds another run."""
     if not (job.directory / matrices.FILE).exists():
         return 0
     result = read_result(job.directory)
-    # The run itself refuses the other config, and says how they differ.
-    return metrics.summary(result.accuracy).tasks_finished if result.config == job.config else 0
+    # The run itself refuses the other one, and says how they differ.
+    same = (result.config, result.seed) == (job.config, job.seed)
+    return metrics.summary(result.accuracy).tasks_finished if same else 0
 
 
 def is_done(job: Job) -> bool:

@@ -32,12 +32,16 @@ class RunDirectory:
         self.path = path
         self.seed = seed
         self.config = config
+        if not overwrite:
+            self._check()  # Before anything is written: what is refused is left as it was.
         make(path)
         self._lock = lock(path)
         try:
             if overwrite:
                 self._clear()
-            self._check_config()
+            self._check()  # Another process may have been here in between.
+            if not self._config.exists():
+                write_json(self._config, configs.to_json(config) | {"seed": seed})
         except BaseException:
             self.close()
             raise
@@ -80,17 +84,31 @@ class RunDirectory:
             if found.name != _LOCK:
                 shutil.rmtree(found) if found.is_dir() else found.unlink()
 
-    def _check_config(self) -> None:
-        path = self.path / "config.json"
-        if path.exists():
-            differences = configs.read(path).differences(self.config)
+    @property
+    def _config(self) -> pathlib.Path:
+        return self.path / "config.json"
+
+    def _check(self) -> None:
+        """Refuses what is not this run: another one, or somebody else's files."""
+        advice = "Choose another --out, or --overwrite what is there."
+        if self._config.exists():
+            differences = configs.read(self._config).differences(self.config)
             if differences:
                 raise UserError(
                     f"{self.path} holds a run with other settings: {'; '.join(differences)}. "
-                    "Choose another --out, or --overwrite that run."
+                    f"{advice}"
                 )
-        else:
-            write_json(path, configs.to_json(self.config) | {"seed": self.seed})
+            seed = files.read_json(self._config).get("seed")
+            if seed != self.seed:
+                raise UserError(f"{self.path} holds the run of seed {seed}. {advice}")
+        elif self.path.is_dir():
+            # A process that was killed at its very beginning leaves these.
+            others = {found.name for found in self.path.iterdir()} - {_LOCK, "config.partial"}
+            if others:
+                raise UserError(
+                    f"{self.path} holds {min(others)} and no config.json, so it is no run's. "
+                    f"{advice}"
+                )
 
 
 class Bystander:

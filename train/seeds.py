@@ -128,8 +128,9 @@ def _engine(config: Config, stream: Stream, num_seeds: int, layout: Layout) -> E
 
 
 def check_seeds(seeds: tuple[int, ...]) -> None:
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0:
-        raise UserError("--seeds must be one or more different numbers, none of them negative.")
+    # A random key has 32 bits of a seed.
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+        raise UserError("--seeds must be one or more different numbers from 0 to 2^32 - 1.")
 
 
 def _run(

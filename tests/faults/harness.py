@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -99,6 +100,12 @@ def until(happened: Callable[[], object], process: subprocess.Popen[str]) -> Non
         time.sleep(0.001)
 
 
+def newest(run: pathlib.Path) -> int:
+    """The step of the newest checkpoint."""
+    found = checkpoints(run) if (run / "checkpoints").exists() else []
+    return int(found[-1].name) if found else 0
+
+
 def strike(
     command: Command,
     out: pathlib.Path,
@@ -108,13 +115,17 @@ def strike(
     delay: float = 0.0,
     in_checkpoint: bool = False,
 ) -> Ended | None:
-    """Starts or resumes a run and sends it a signal after it has got somewhere.
+    """Starts or resumes a run and sends it a signal after it has got somewhere: to its first step
+    for a signal that it can answer.
 
-    Returns None where it had written its checkpoint before the signal came, or was done.
+    Returns None where it had written its checkpoint before the signal came.
     """
-    before = progress(run)
+    before, step = progress(run), newest(run)
     process = command.start(out)
-    until(lambda: progress(run) != before, process)
+    if signum == signal.SIGKILL:
+        until(lambda: progress(run) != before, process)
+    else:
+        until(lambda: newest(run) > step, process)
     time.sleep(delay)
     if in_checkpoint:
         until(lambda: unfinished(run) or process.poll() is not None, process)

@@ -8,8 +8,10 @@ import pytest
 from tests.faults.harness import (
     Command,
     checkpoints,
+    newest,
     run_directory,
     strike,
+    until,
     what_it_left,
 )
 
@@ -84,8 +86,7 @@ def test_stopped_and_finished(short, undisturbed, same, tmp_path, note, name, ti
 def test_a_second_signal_ends_it_at_once(short, undisturbed, same, tmp_path, note):
     run = tmp_path / run_directory(undisturbed[0]).relative_to(undisturbed[0])
     process = short.start(tmp_path)
-    while not (run / "metrics.jsonl").exists():
-        assert process.poll() is None
+    until(lambda: newest(run) > 0, process)
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGTERM)
     process.communicate()

@@ -109,7 +109,6 @@ def test_files_where_a_grid_would_write(here, name):
     assert call(*command, "--overwrite").code == 1
 
 
-@pytest.mark.xfail(strict=True, reason="RunDirectory compares the settings, and not the seed")
 def test_the_run_of_another_seed_is_refused(here):
     """As after `cp -r seed-1 seed-2`: it would go on with the state of seed 1."""
     RunDirectory(here / "seed-1", CONFIG, 1).close()
@@ -118,7 +117,6 @@ def test_the_run_of_another_seed_is_refused(here):
         RunDirectory(here / "seed-2", CONFIG, 2).close()
 
 
-@pytest.mark.xfail(strict=True, reason="RunDirectory takes any directory without a config.json")
 @pytest.mark.parametrize("name", ["metrics.jsonl", "matrices.json", "environment.json", "notes"])
 def test_a_directory_that_is_no_runs_is_refused(here, name):
     """A run would write its own metrics.jsonl over it."""
@@ -128,7 +126,6 @@ def test_a_directory_that_is_no_runs_is_refused(here, name):
         RunDirectory(here / "seed-1", CONFIG, 1).close()
 
 
-@pytest.mark.xfail(strict=True, reason="RunDirectory makes its lock before it looks")
 def test_a_refused_directory_is_left_as_it_was(here):
     (here / "seed-1").mkdir()
     (here / "seed-1" / "config.json").write_text(json.dumps({"stream": "split-cub"}))

@@ -50,7 +50,8 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
     """A larger bank: every row, the live one and the step counts are kept.
 
     The transformation that made the state goes on working with the grown one, which has other
-    shapes, so a jitted step is compiled once more. The rows of :func:`project_orthogonal` grow too.
+    shapes, so a jitted step is compiled once more; JAX keeps the program of the old shapes until
+    ``jax.clear_caches()``. The rows of :func:`project_orthogonal` grow too.
 
     Args:
         opt_state: A state with a TAG state anywhere in it.

@@ -223,7 +223,7 @@ def cost_of_a_checkpoint(count: int) -> dict[str, Any]:
 
 
 def bytes_left_by_a_spec(calls: int = 20_000) -> float:
-    """What tensorstore does not give back when it turns a spec into JSON: once for every array."""
+    """What tensorstore does not give back when it turns a spec into JSON, as orbax asks it to."""
     spec = tensorstore.KvStore.Spec({"driver": "file", "path": "somewhere/"})
     spec.to_json()
     before = held_bytes()

@@ -321,4 +321,4 @@ def _refuse(why: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    hosts.leave(main(sys.argv[1:]))

@@ -6,6 +6,7 @@ import sys
 
 import rich.console
 
+from train import hosts
 from train.display import say
 from train.errors import AFTER_SIGNAL, DIVERGED, DONE, REFUSED, UserError
 from train.jobs import Job, from_json
@@ -34,4 +35,4 @@ if __name__ == "__main__":
     given = json.load(sys.stdin)
     sys.argv[1:] = given["command"]
     stop_without(os.getppid())  # When the pool is gone, so that a new one finds the run free.
-    sys.exit(work(from_json(given["job"])))
+    hosts.leave(work(from_json(given["job"])))

@@ -141,7 +141,7 @@ def test_clocks(short, same, half, tmp_path, note, fault, offset, jump):
     jumping = type(short)(short.options, (("PYTHONPATH", str(tmp_path / "clock")),))
     ended = jumping.run(half)
     outcome = "the end is the same to the bit"
-    if jump == YEARS:
+    if jump:  # Orbax waits by the clock on the wall.
         assert ended.code in (0, 2), ended.said
         if ended.code == 2:
             assert "orbax gave up, as where a clock is set" in ended.sentence

@@ -17,10 +17,10 @@ _MULTIPLIERS = np.array([2654435769, 2246822519, 3266489917, 668265263, 37476139
 
 
 def fingerprint(array: jax.Array) -> jax.Array:
-    """uint32[]: the sum of all words, each times an odd number that its place decides.
+    """uint32[]: the sum of all words, each mixed with its place.
 
-    An odd factor loses no bit, so a change of a single word always shows, and others all but once
-    in four thousand million times.
+    Mixing loses no bit, so a change of a single word always shows, and others all but once in four
+    thousand million times. A zero stays zero.
 
     >>> x = jnp.arange(6.0).reshape(2, 3)
     >>> more = jnp.concatenate([x, jnp.zeros((1, 3))])
@@ -32,7 +32,7 @@ def fingerprint(array: jax.Array) -> jax.Array:
     for axis in range(words.ndim):
         along = lax.broadcasted_iota(jnp.uint32, words.shape, axis) + jnp.uint32(1)
         place += along * jnp.uint32(_MULTIPLIERS[axis % len(_MULTIPLIERS)])
-    return jnp.sum(words * (place | jnp.uint32(1)), dtype=jnp.uint32)
+    return jnp.sum(_mixed(words * (place | jnp.uint32(1))), dtype=jnp.uint32)
 
 
 def fingerprints(tree: Any) -> dict[str, jax.Array]:
@@ -41,6 +41,16 @@ def fingerprints(tree: Any) -> dict[str, jax.Array]:
         jax.tree_util.keystr(path): fingerprint(leaf)
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
     }
+
+
+def _mixed(words: jax.Array) -> jax.Array:
+    """One to one, and every bit of a word decides every bit of the result: MurmurHash3's end.
+
+    Without it all signs of an array could turn, and the highest bits of its sum cancel.
+    """
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        words = (words ^ (words >> jnp.uint32(shift))) * jnp.uint32(factor)
+    return words ^ (words >> jnp.uint32(16))
 
 
 def _words(array: jax.Array) -> jax.Array:

@@ -49,8 +49,8 @@ def what_is_readable(run):
 
 
 def test_killed_and_finished(short, undisturbed, tmp_path, note):
-    within = struck(short, undisturbed[0], tmp_path, 4, random.Random(0))
-    note("SIGKILL at a random moment", 4 - within, OUTCOME)
+    within = struck(short, undisturbed[0], tmp_path, 2, random.Random(0))
+    note("SIGKILL at a random moment", 2 - within, OUTCOME)
     note("SIGKILL inside a checkpoint write", within, OUTCOME)
 
 

@@ -163,6 +163,15 @@ def test_any_bit_of_any_array_shows(dtype):
             flat.reshape(-1)[at] ^= 1 << bit
 
 
+@pytest.mark.parametrize("size", [2, 7, 64])
+@pytest.mark.parametrize("bit", [0, 15, 30, 31])
+def test_the_same_bit_of_all_numbers_shows(size, bit):
+    """As where every sign turns: sums of the highest bits must not cancel."""
+    words = np.random.default_rng(0).integers(0, 2**32, (size, 3), np.uint32)
+    changed = words ^ np.uint32(1 << bit)
+    assert fingerprint(jnp.asarray(words)) != fingerprint(jnp.asarray(changed))
+
+
 def test_places_matter_and_zeros_behind_do_not():
     x = jnp.arange(24, dtype=jnp.float32).reshape(2, 3, 4)
     assert fingerprint(x) != fingerprint(x[::-1])

@@ -113,7 +113,7 @@ def test_a_seed_left_over_gets_the_cores_it_had(monkeypatch):
     assert asked == [([2], 2, 1)]
 
 
-@pytest.mark.parametrize("parallel", ["serial", "vmap"])
+@pytest.mark.parametrize("parallel", ["serial", pytest.param("vmap", marks=pytest.mark.slow)])
 def test_stop_after_a_task_and_go_on(tmp_path, capsys, parallel):
     command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", parallel]
     assert main([*command, "--out", "whole"]) == 0
@@ -325,7 +325,13 @@ def stand_ins(tmp_path_factory):
     return ["--data-dir", str(directory)]
 
 
-@pytest.mark.parametrize("name", STREAMS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "split-cub"))  # 224 x 224 pixels
+        for name in STREAMS
+    ],
+)
 def test_every_stream_to_its_end(name, tmp_path, stand_ins, capsys):
     """On tiny stand-ins, with a network that compiles fast; the real ones are tested below."""
     small = ["--model", "mlp", "--hidden", "8", "--max-examples", "10"]

@@ -278,7 +278,9 @@ def test_a_step_that_is_not_finite_stops_and_keeps_the_last_good_state(
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "tag-rmsprop", "tag-adam"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", "tag-rmsprop", pytest.param("tag-adam", marks=pytest.mark.slow)]
+)
 def test_skipped_steps_are_counted_and_leave_nothing(
     tiny, tiny_stream, tmp_path, console, optimizer
 ):

@@ -231,7 +231,7 @@ def test_axes_are_checked_before_any_work(tiny):
 
     assert refusal(mesh="data=4") == (
         "--mesh data=4 cannot split batches of 10 evenly: give --batch-size 8 or 12, or a mesh "
-        "with one of data=1, data=2, data=5, data=10."
+        "with one of data=1, data=2, data=5."
     )
     assert (
         refusal(mesh="data=5,model=2") == "--mesh data=5,model=2 needs 10 devices, and there are 8."

@@ -4,22 +4,11 @@ import pathlib
 import subprocess
 from collections.abc import Callable, Iterator
 
-import jax
 import pytest
 
 from tests.faults.harness import Command, run_directory, what_it_left
 from tests.faults.table import FAULT
-
-
-@pytest.fixture(autouse=True)
-def strict_numerics() -> Iterator[None]:
-    """In place of the library's stricter settings."""
-    with (
-        jax.enable_x64(False),
-        jax.numpy_dtype_promotion("standard"),
-        jax.numpy_rank_promotion("allow"),
-    ):
-        yield
+from tests.train.conftest import strict_numerics  # noqa: F401  (a fixture for every test here)
 
 
 @pytest.fixture

@@ -195,7 +195,9 @@ def finish(config, stream, layout, path, console, stop_after=None):
     ("before", "after"),
     [
         (({"data": 4, "model": 2}, "data"), None),  # 8 devices to 1
-        (None, ({"data": 4}, "data")),  # 1 to 4, tasks spread: the bank has one row more
+        pytest.param(  # 1 to 4, tasks spread: the bank has one row more
+            None, ({"data": 4}, "data"), marks=pytest.mark.slow
+        ),
         pytest.param(
             ({"data": 2, "model": 2}, "none"),
             ({"data": 2, "model": 2}, "model"),

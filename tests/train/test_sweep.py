@@ -260,6 +260,7 @@ def stop_once_started(out):
     os.kill(os.getpid(), signal.SIGTERM)
 
 
+@pytest.mark.slow  # tests/faults stops single runs in the fast suite.
 def test_stopped_and_resumed_to_the_bit(capsys):
     longer = "--set=epochs=120", "--set=steps_per_call=1", "--set=log_every=1", "--processes=2"
     command = ["sweep", write(SMALL), "--seeds", "1", *longer]

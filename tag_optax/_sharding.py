@@ -49,8 +49,8 @@ def state_sharding(
 
     Examples:
         >>> import jax, jax.numpy as jnp, tag_optax
-        >>> from jax.sharding import NamedSharding, PartitionSpec
-        >>> mesh = jax.make_mesh((1,), ("data",))
+        >>> from jax.sharding import AxisType, NamedSharding, PartitionSpec
+        >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
         >>> params = {"w": jnp.zeros((4, 2))}
         >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=8, skip_unseen=False)
         >>> everywhere = NamedSharding(mesh, PartitionSpec())

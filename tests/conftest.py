@@ -1,9 +1,16 @@
 import os
+import tempfile
 
-# Before JAX starts: tests of sharding need several devices.
+# Before JAX starts: tests of sharding need several devices, and what one test compiled need not be
+# compiled again by another, in another process or in a command that it starts.
 os.environ["XLA_FLAGS"] = (
     os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=8"
 )
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _compiled = tempfile.TemporaryDirectory()  # Removed at exit by the process that made it.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _compiled.name
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+    os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 
 from collections.abc import Iterator
 

@@ -43,8 +43,12 @@ def start_two(out, *more, command=COMMAND):
 
 
 def finish(processes, timeout=240):
-    """Exit codes, and what each said."""
-    said = [process.communicate(timeout=timeout) for process in processes]
+    """Exit codes, and what each said. None is left running, whatever happens."""
+    try:
+        said = [process.communicate(timeout=timeout) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
     return [process.returncode for process in processes], said
 
 

@@ -44,8 +44,9 @@ class Reference(NamedTuple):
 
 
 AUTHORS_LOG = "the authors' log"
+MAIN_TABLE = "the paper's main table"
 _TABLES = {  # In the order in which they are trusted.
-    "single_pass": "the paper's main table",
+    "single_pass": MAIN_TABLE,
     "bwt": "the paper's table of BWT",
     "five_epochs": "the paper's table of five epochs",
     "replay_memory": "the paper's table of memory sizes",

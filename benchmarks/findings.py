@@ -201,12 +201,16 @@ def order(section: Section) -> list[str]:
         return []
     ranked.sort(key=lambda row: row[1])
     pairs = list(itertools.combinations(ranked, 2))
-    swapped = [
-        f"- `{better.label}` is above `{worse.label}` here ({high:.1f} to {low:.1f}), below it in "
-        f"the paper ({figure.mean:.2f} ± {figure.std:.2f} to {other.mean:.2f} ± {other.std:.2f})."
-        for (worse, low, other), (better, high, figure) in pairs
-        if figure.mean < other.mean
-    ]
+    swapped = []
+    for (worse, low, other), (better, high, figure) in pairs:
+        if figure.mean < other.mean:
+            apart = paired(better, worse, "accuracy", factor=100)
+            seeds = f"; on the same seeds {apart.text(1, ' points')}" if apart else ""
+            swapped.append(
+                f"- `{better.label}` is above `{worse.label}` here ({high:.1f} to {low:.1f}{seeds})"
+                f", below it in the paper ({figure.mean:.2f} ± {figure.std:.2f} to "
+                f"{other.mean:.2f} ± {other.std:.2f})."
+            )
     agree = f"{len(pairs) - len(swapped)} of {len(pairs)} pairs of rows stand as in the paper"
     return [
         "### The order of the methods",

@@ -3,12 +3,14 @@
     python -m benchmarks.publish
 
 Every `NAME.toml` there is a sweep, and the directory `NAME` beside it holds its runs. Nothing in
-the pages is written by hand: the same runs give the same pages.
+the pages is written by hand: the same runs give the same pages. The main table of the project's own
+README is made too, between its two marks.
 """
 
 import argparse
 import contextlib
 import pathlib
+import re
 from collections.abc import Sequence
 
 from benchmarks import findings
@@ -17,17 +19,26 @@ from train.errors import UserError
 from train.jobs import standing
 from train.places import Places
 from train.report import Group, Section, markdown
+from train.report.comparison import METRICS, compare
 from train.report.drawings import drawings
 from train.report.page import Figure, page
 from train.report.provenance import again, origins
 from train.report.write import inlined
 
 RESULTS = pathlib.Path(__file__).parent / "results"
+FRONT_PAGE = pathlib.Path(__file__).parents[1] / "README.md"
 PLOTS = pathlib.Path("plots")
 _SHOWN = (  # The paper's figures; the page has all others too.
     *("accuracy", "methods-accuracy", "TAG-accuracy", "pairs-accuracy", "pairs-forgetting"),
     *("alpha-tag-rmsprop", "first-task-tag-rmsprop"),
 )
+_FRONT_STREAM = "split-cifar100"
+_FRONT_ROWS = (  # Method and optimizer, from the lowest accuracy in the paper.
+    *(("naive", "rmsprop"), ("ewc", "sgd"), ("naive", "sgd"), ("a-gem", "sgd")),
+    *(("naive", "stable-sgd"), ("er", "sgd"), ("naive", "tag-adam"), ("naive", "tag-rmsprop")),
+    *(("naive", "tag-adagrad"), ("er", "tag-rmsprop"), ("multitask", "sgd")),
+)
+_FRONT_MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->\n)", flags=re.DOTALL)
 _FINDINGS = {"split-cifar100": findings.split_cifar100, "rotated-mnist": findings.half_turn}
 
 
@@ -86,6 +97,28 @@ def text(sections: Sequence[Section], plots: Plots) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def front_page(page: str, sections: Sequence[Section]) -> str:
+    """The project's README with the main table as the runs have it."""
+    (section,) = (section for section in sections if section.stream == _FRONT_STREAM)
+    accuracy, forgetting, *_ = METRICS
+    lines = [
+        f"| `--stream {_FRONT_STREAM}` | seeds | accuracy % | paper | forgetting | paper |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for method, optimizer in _FRONT_ROWS:
+        group = findings.find(section, optimizer, method)
+        if group is None:
+            continue
+        options = f"--method {method} " * (method != "naive") + f"--optimizer {optimizer}"
+        cells = [f"`{options}`", str(len(group.runs))]
+        for metric in (accuracy, forgetting):
+            found = compare(group, metric)
+            cells += [found.measured_text(), found.paper_text()]
+        lines.append("| " + " | ".join(cells) + " |")
+    table = "\n".join(lines) + "\n"
+    return _FRONT_MARKS.sub(lambda marks: f"{marks[1]}{table}{marks[2]}", page)
+
+
 def _repetition(section: Section) -> list[str]:
     """The command of the sweep, those of its rows, and how the runs were made."""
     lines = ["### To repeat", ""]
@@ -142,9 +175,12 @@ def main() -> None:
     try:
         for path in publish(RESULTS):
             print(f"not finished, left out: {path}")
+        with contextlib.chdir(RESULTS):
+            sections, _ = read()
+        FRONT_PAGE.write_text(front_page(FRONT_PAGE.read_text(), sections))
     except UserError as error:
         raise SystemExit(f"error: {error}") from None
-    print(f"written to {RESULTS}: README.md, report.html, {PLOTS}")
+    print(f"written to {RESULTS}: README.md, report.html, {PLOTS}; and the table of {FRONT_PAGE}")
 
 
 if __name__ == "__main__":

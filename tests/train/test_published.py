@@ -159,6 +159,20 @@ def test_the_readme_is_made_from_the_runs():
         assert len(shown) >= len(sections)
 
 
+def test_the_projects_readme_says_what_the_runs_say():
+    """Else: python -m benchmarks.publish; and what is said of the table, by hand."""
+    page = publish.FRONT_PAGE.read_text()
+    with contextlib.chdir(publish.RESULTS):
+        sections, _ = publish.read()
+        assert page == publish.front_page(page, sections)
+        published = pathlib.Path("README.md").read_text()
+    (said,) = re.findall(r"^## Results$(.*?)^## ", page, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"^\|.*$|\(.*?\.png\)", "", said, flags=re.MULTILINE)
+    figures = re.findall(r"\d+\.\d+", prose)
+    assert len(figures) >= 5
+    assert [figure for figure in figures if figure not in published] == []
+
+
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda path: path.stem)
 def test_every_run_is_one_of_its_sweep(path):
     plan = plan_of(path.stem)

@@ -26,6 +26,20 @@ from train.state import TrainState
 # Orbax reports each of its own steps, and its errors twice. What a user needs to know we say.
 logging.getLogger("absl").setLevel(logging.CRITICAL)
 
+
+def _without_stragglers(hook: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Where one write of a checkpoint fails, orbax ends its event loop, and tensorstore's other
+    writes report to it in vain, each with a traceback. What failed is said once, by `save`."""
+
+    def report(found: Any) -> None:
+        if not (type(found.exc_value) is RuntimeError and "loop is closed" in str(found.exc_value)):
+            hook(found)
+
+    return report
+
+
+sys.unraisablehook = _without_stragglers(sys.unraisablehook)
+
 Fingerprint = Callable[[TrainState], dict[str, int]]
 
 

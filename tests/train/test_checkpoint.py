@@ -4,12 +4,14 @@ import json
 import os
 import random
 import shutil
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from train import checkpoint
 from train.checkpoint import Checkpoints
 from train.engine import Engine
 from train.errors import UserError
@@ -187,3 +189,16 @@ def test_a_fingerprint_is_the_same_on_every_mesh():
     mesh = jax.make_mesh((8,), ("d",), (jax.sharding.AxisType.Auto,))
     split = jax.device_put(x, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d")))
     assert jax.jit(fingerprints)({"x": split}) == jax.jit(fingerprints)({"x": x})
+
+
+# What is printed.
+
+
+def test_only_stragglers_of_a_failed_write_are_silent():
+    """Those that tensorstore leaves behind; every other error that Python can only print is."""
+    told: list[BaseException] = []
+    report = checkpoint._without_stragglers(lambda found: told.append(found.exc_value))
+    others = [RuntimeError("Event loop stopped before Future completed."), ValueError("closed")]
+    for error in (RuntimeError("Event loop is closed"), *others):
+        report(types.SimpleNamespace(exc_value=error))
+    assert told == others

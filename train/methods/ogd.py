@@ -30,8 +30,8 @@ class OGD(Method):
         if config.directions_per_task > len(smallest.train):
             raise UserError(
                 f"--directions-per-task {config.directions_per_task} with --method ogd: task "
-                f"{smallest.name!r} of {stream.name} has only {len(smallest.train)} training "
-                "examples."
+                f"{smallest.name!r} of {stream.name} has only {len(smallest.train)} to take them "
+                "from. Choose no more than that."
             )
         self._tasks = len(stream.tasks)
 

@@ -30,8 +30,8 @@ _OF_OPTIMIZER: dict[str, dict[str, tuple[float, ...]]] = {
 }
 # Beside the optimizer's. With SGD, the paper gives every method the rates of SGD.
 _PAPER_LAMBDAS = (1.0, 10.0, 100.0)
-# For a Fisher information some 30 times larger than the authors' (see train/presets.py).
-_LAMBDAS = (0.03, 0.3, 3.0)
+# For the Fisher information of single examples, which is larger (see train/presets.py).
+_LAMBDAS = (0.003, 0.03, 0.3)
 
 _OUR_OPTIMIZERS = ("tag-uniform", "tag-age", "tag-g", "tag-self")
 _PAPER_METHODS_WITH_SGD = ("ewc", "a-gem", "er")

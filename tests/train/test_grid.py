@@ -94,7 +94,7 @@ def test_our_grids():
         assert data.axes("naive", ablation) == {"learning_rate": rmsprop["learning_rate"]}
     for method in ("er", "a-gem", "ogd", "multitask"):
         assert data.axes(method, "tag-rmsprop") == rmsprop
-    assert data.axes("ewc", "tag-rmsprop") == rmsprop | {"ewc_lambda": (0.03, 0.3, 3.0)}
+    assert data.axes("ewc", "tag-rmsprop") == rmsprop | {"ewc_lambda": (0.003, 0.03, 0.3)}
 
 
 def test_every_grid_has_valid_cells_and_holds_its_preset():

@@ -31,8 +31,8 @@ _PAPER_METHOD_RATES = {
 # The paper's 1, 1, 1 and 100 go with the authors' Fisher information, the square of a mean gradient
 # over 200 examples. The mean of the squares is 15 to 45 times larger on the first tasks of
 # Split-CIFAR100, and its sum over the tasks makes SGD unstable at the paper's rate: a lambda of 1
-# diverges at once, one of 0.03 in the 15th task of seed 2. Of what is stable, the better on held-out
-# data: python -m train grid --stream split-cifar100 --method ewc --optimizer sgd
+# diverges at once, one of 0.03 in the 15th task of seed 2. Of what is stable, the better on
+# held-out data: python -m train grid --stream split-cifar100 --method ewc --optimizer sgd
 # --vary ewc_lambda=0.003,0.01 --seeds 2 (53.9 % and 48.6 %).
 _EWC_LAMBDA = (0.003, 0.003, 0.003, 0.3)
 _PAPER_STABLE_DECAY = (0.9, 0.9, 0.9, 0.7)

@@ -6,7 +6,6 @@ lives under `orbax.checkpoint.experimental`.
 
 import contextlib
 import dataclasses
-import functools
 import hashlib
 import inspect
 import json
@@ -28,11 +27,14 @@ logging.getLogger("absl").setLevel(logging.CRITICAL)
 
 
 def _without_stragglers(hook: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Where one write of a checkpoint fails, orbax ends its event loop, and tensorstore's other
-    writes report to it in vain, each with a traceback. What failed is said once, by `save`."""
+    """Orbax reads and writes all arrays at once, hears of the first that fails and ends its event
+    loop. The others then report in vain, at any later time, each with a traceback. What failed is
+    said once, by `save` or `restore`."""
 
     def report(found: Any) -> None:
-        if not (type(found.exc_value) is RuntimeError and "loop is closed" in str(found.exc_value)):
+        error = found.exc_value
+        loop_is_gone = isinstance(error, RuntimeError) and "loop is closed" in str(error)
+        if not loop_is_gone and not inspect.iscoroutine(found.object):
             hook(found)
 
     return report
@@ -156,7 +158,6 @@ class Checkpoints:
         except Exception as error:
             # A damaged file fails in any layer of orbax, zarr, JSON or the file system, each with
             # exceptions of its own, and all of them mean the same: this one cannot be read.
-            _hear_of_one_failure()
             why = f"{type(error).__name__}: {_first_line(error)[:80]}"
             raise Damaged(f"its {next(iter(items))} cannot be read, {why}") from None
 
@@ -202,22 +203,6 @@ _DISK_SIGNS = (
     *("No space left on device", "Disk quota exceeded", "Read-only file system"),
     *("Permission denied", "File too large", "Input/output error"),
 )
-
-
-@functools.cache
-def _hear_of_one_failure() -> None:
-    """Orbax reads all arrays at once and hears of the first that fails. From here on Python does
-    not print the others, which end at any later time."""
-    otherwise = sys.unraisablehook
-
-    def hook(what: Any) -> None:
-        loop_is_gone = isinstance(what.exc_value, RuntimeError) and "loop is closed" in str(
-            what.exc_value
-        )
-        if not loop_is_gone and not inspect.iscoroutine(what.object):
-            otherwise(what)
-
-    sys.unraisablehook = hook
 
 
 def _layout(state: TrainState) -> dict[str, str]:

@@ -200,5 +200,5 @@ def test_only_stragglers_of_a_failed_write_are_silent():
     report = checkpoint._without_stragglers(lambda found: told.append(found.exc_value))
     others = [RuntimeError("Event loop stopped before Future completed."), ValueError("closed")]
     for error in (RuntimeError("Event loop is closed"), *others):
-        report(types.SimpleNamespace(exc_value=error))
+        report(types.SimpleNamespace(exc_value=error, object=None))
     assert told == others

@@ -58,7 +58,7 @@ def _is_plain(group: Group) -> bool:
 
 def _has_weights(group: Group) -> bool:
     """TAG-RMSProp, alone and with a method, and what else its weights may come from."""
-    return group.config.optimizer in _WEIGHTED
+    return not group.apart and group.config.optimizer in _WEIGHTED
 
 
 def _kind(group: Group) -> tuple[str, str]:

@@ -31,25 +31,31 @@ def steps_per_epoch(examples: int, batch_size: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)  # The order of an epoch is asked for at each of its steps.
-def _order(seed: int, task: int, epoch: int, examples: int) -> np.ndarray:
-    return np.random.default_rng((seed, task, epoch)).permutation(examples)
+def _order(seed: int, task: int, epoch: int, sizes: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng((seed, task, epoch))
+    starts = np.cumsum((0, *sizes[:-1]))
+    return np.concatenate(
+        [start + rng.permutation(size) for start, size in zip(starts, sizes, strict=True)]
+    )
 
 
 def positions(
-    seed: int, task: int, step: int, *, examples: int, batch_size: int
+    seed: int, task: int, step: int, *, sizes: tuple[int, ...], batch_size: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which examples a step takes, and their weights.
 
-    An epoch goes through all examples in a random order. Its last batch is filled up from the
+    An epoch goes through all examples in a random order: those of each size are shuffled by
+    themselves, and come before the next. Its last batch is filled up from the
     epoch's beginning, so that shapes stay and batch normalisation sees a whole batch; the filling
     has no weight, so every example counts once.
 
-    >>> rows, weight = positions(0, 0, 2, examples=5, batch_size=2)
+    >>> rows, weight = positions(0, 0, 2, sizes=(5,), batch_size=2)
     >>> len(set(rows)), weight
     (2, array([1., 0.], dtype=float32))
     """
+    examples = sum(sizes)
     epoch, step_in_epoch = divmod(step, steps_per_epoch(examples, batch_size))
-    order = _order(seed, task, epoch, examples)
+    order = _order(seed, task, epoch, sizes)
     taken = step_in_epoch * batch_size + np.arange(batch_size)
     return order[taken % examples], (taken < examples).astype(np.float32)
 
@@ -61,16 +67,20 @@ def take(
     steps: range,
     *,
     batch_size: int,
+    in_turn: bool = False,
     of_batch: slice = WHOLE,
 ) -> Batch:
     """The batches of some steps for each seed, with axes [step, seed, batch].
 
-    A stage of a run learns the data of one task, or of several shuffled together: `parts` has the
-    examples of each. Of every batch only the slice `of_batch` is read.
+    A stage of a run learns the data of one task, or of several: `parts` has the examples of each.
+    They are shuffled together, or come one part after another in every epoch. Of every batch only
+    the slice `of_batch` is read.
     """
-    examples = sum(map(len, parts.values()))
+    sizes = tuple(map(len, parts.values()))
+    if not in_turn:
+        sizes = (sum(sizes),)
     chosen = [
-        positions(seed, stage, step, examples=examples, batch_size=batch_size)
+        positions(seed, stage, step, sizes=sizes, batch_size=batch_size)
         for step in steps
         for seed in seeds
     ]

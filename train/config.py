@@ -92,8 +92,14 @@ class Config:
     """er, a-gem: examples drawn from the memory in a step; None: as many as in the batch."""
     replay_current_task: bool = False
     """er: draw examples of the current task too, as the authors' code does."""
+    statistics_twice: bool = False
+    """a-gem: pass a batch through the network before the memory and once more behind it, as the
+    authors' code does: it then moves the running statistics of the normalisation twice."""
     directions_per_task: int = 10
     """ogd: gradients kept of each task. Each costs one copy of the parameters."""
+    multitask_order: Literal["shuffled", "in-turn"] = "shuffled"
+    """multitask: batches of all tasks, or the tasks in turn in every epoch (the authors' code: in
+    six)."""
 
     epochs: int = 1
     """Passes over each task's data."""
@@ -174,6 +180,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "model": typing.get_args(ModelName),
     "alpha_scope": ("global", "leaf"),
     "fisher": ("examples", "batch"),
+    "multitask_order": ("shuffled", "in-turn"),
     "evaluate_on": ("test", "validation"),
     "on_nonfinite": ("stop", "skip"),
 }
@@ -270,7 +277,12 @@ _NEEDS: dict[str, tuple[str, Callable[[Config], bool]]] = {
     "memory_per_class": ("--method er or a-gem", _has_memory),
     "memory_batch_size": ("--method er or a-gem", _has_memory),
     "replay_current_task": ("--method er", lambda config: config.method == "er"),
+    "statistics_twice": (
+        "--method a-gem and a network with batch normalisation",
+        lambda config: config.method == "a-gem" and config.model != "mlp",
+    ),
     "directions_per_task": ("--method ogd", lambda config: config.method == "ogd"),
+    "multitask_order": ("--method multitask", lambda config: config.method == "multitask"),
     "hidden": ("--model mlp", lambda config: config.model == "mlp"),
     "pretrained": ("--model resnet18", lambda config: config.model == "resnet18"),
 }

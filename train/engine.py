@@ -187,9 +187,12 @@ class Engine:
         # The shapes of a call never change: batches behind the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
         parts, size = self._parts(stage), self.config.batch_size
+        in_turn = self.config.multitask_order == "in-turn"
 
         def make(part: slice) -> Batch:
-            return batches.take(parts, seeds, stage, taken, batch_size=size, of_batch=part)
+            return batches.take(
+                parts, seeds, stage, taken, batch_size=size, in_turn=in_turn, of_batch=part
+            )
 
         with self.layout.active():
             batch = self.layout.batch(make, size, axis=2)

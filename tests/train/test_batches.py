@@ -14,15 +14,16 @@ from .conftest import make_stream
 
 
 @hypothesis.given(
-    examples=strategies.integers(1, 40),
+    sizes=strategies.lists(strategies.integers(1, 20), min_size=1, max_size=3).map(tuple),
     batch_size=strategies.integers(1, 12),
     epoch=strategies.integers(0, 3),
 )
-def test_an_epoch_counts_every_example_once(examples, batch_size, epoch):
+def test_an_epoch_counts_every_example_once(sizes, batch_size, epoch):
+    examples = sum(sizes)
     steps = batches.steps_per_epoch(examples, batch_size)
     counted = collections.Counter()
     for step in range(epoch * steps, (epoch + 1) * steps):
-        rows, weight = batches.positions(7, 1, step, examples=examples, batch_size=batch_size)
+        rows, weight = batches.positions(7, 1, step, sizes=sizes, batch_size=batch_size)
         assert len(rows) == batch_size
         for row, counts in zip(rows, weight, strict=True):
             counted[int(row)] += float(counts)
@@ -32,7 +33,7 @@ def test_an_epoch_counts_every_example_once(examples, batch_size, epoch):
 def test_orders_differ_by_seed_task_and_epoch():
     def order(seed, task, epoch):
         steps = range(5 * epoch, 5 * epoch + 5)
-        taken = [batches.positions(seed, task, s, examples=20, batch_size=4)[0] for s in steps]
+        taken = [batches.positions(seed, task, s, sizes=(20,), batch_size=4)[0] for s in steps]
         return tuple(np.concatenate(taken))
 
     orders = {order(seed, task, epoch) for seed in (0, 1) for task in (0, 1) for epoch in (0, 1)}
@@ -72,6 +73,25 @@ def test_several_tasks_at_once_keep_images_labels_and_tasks_together():
         for image, label in zip(part.images, part.labels, strict=True)
     }
     assert found == expected
+
+
+def test_several_tasks_in_turn():
+    parts = {number: task.train for number, task in enumerate(make_stream().tasks)}
+
+    def epoch(number, in_turn):  # 78 examples in batches of 6
+        steps = range(13 * number, 13 * number + 13)
+        batch = batches.take(parts, (1,), 0, steps, batch_size=6, in_turn=in_turn)
+        return batch.task.ravel(), [image.tobytes() for image, _, _ in _rows(batch)]
+
+    (task, first), (task_again, second) = epoch(0, True), epoch(1, True)
+    np.testing.assert_array_equal(task, np.repeat([0, 1, 2], 26))
+    np.testing.assert_array_equal(task, task_again)
+    for part in range(3):
+        own = slice(26 * part, 26 * part + 26)
+        stored = {image.tobytes() for image in parts[part].images}
+        assert set(first[own]) == set(second[own]) == stored
+        assert first[own] != second[own]
+    assert (np.diff(epoch(0, False)[0]) < 0).any()
 
 
 def _rows(batch):

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 
 import tag_optax
 from train import batches, optimizers
@@ -268,6 +269,34 @@ def test_a_gem_never_steps_against_its_memory(tiny, tiny_stream):
     assert against > 0  # Else nothing was tested.
 
 
+class Normalised(nnx.Module):
+    """The least network that keeps running statistics."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.norm = nnx.BatchNorm(16, momentum=0.9, rngs=rngs)
+        self.output = nnx.Linear(16, 6, rngs=rngs)
+
+    def __call__(self, images, train, dropout_key):
+        return self.output(self.norm(images.reshape(-1, 16), use_running_average=not train))
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_moves_the_running_statistics_of_a_gem(tiny, tiny_stream, twice):
+    config = with_method(tiny, "a-gem", memory_per_class=2, statistics_twice=twice)
+    engine = Engine(config, tiny_stream)
+    state, batch = state_in(engine, 1)
+    graphdef, params, stats = nnx.split(Normalised(), nnx.Param, nnx.BatchStat)
+    state = state._replace(params=nnx.to_pure_dict(params), batch_stats=nnx.to_pure_dict(stats))
+    problem = engine.problem._replace(graphdef=graphdef)
+    found = engine.method.gradient(problem, state, batch, jnp.int32(1), key_of_step(state))
+    expected = np.zeros(16)
+    for seen in [batch, drawn_in(engine, state, 1), batch][: 2 + twice]:
+        mean = (np.asarray(seen.image, float) / 255).reshape(-1, 16).mean(axis=0)
+        expected = 0.9 * expected + 0.1 * mean
+    np.testing.assert_allclose(found.batch_stats["norm"]["mean"], expected, rtol=1e-4)
+
+
 @pytest.mark.parametrize("method", ["er", "a-gem"])
 @pytest.mark.parametrize("per_class", [1, 5])
 def test_memories_have_room_for_every_class(tiny, tiny_stream, method, per_class):
@@ -310,14 +339,18 @@ def test_ogd_leaves_earlier_answers_alone_to_first_order(tiny, tiny_stream):
 # Multitask
 
 
-def test_multitask_equals_a_plain_loop_over_all_data(tiny, tiny_stream):
-    engine = Engine(with_method(tiny, "multitask", learning_rate=0.1), tiny_stream)
+@pytest.mark.parametrize("order", ["shuffled", "in-turn"])
+def test_multitask_equals_a_plain_loop_over_all_data(tiny, tiny_stream, order):
+    config = with_method(tiny, "multitask", learning_rate=0.1, multitask_order=order)
+    engine = Engine(config, tiny_stream)
     assert engine.steps() == [20]  # 78 examples in batches of 4.
     state, losses = learn(engine)
     params = engine.init((1,)).params
     parts = {number: task.train for number, task in enumerate(tiny_stream.tasks)}
     for n in range(20):
-        taken = batches.take(parts, (1,), 0, range(n, n + 1), batch_size=4)
+        taken = batches.take(
+            parts, (1,), 0, range(n, n + 1), batch_size=4, in_turn=order == "in-turn"
+        )
         batch = batches.Batch(*(jnp.asarray(x[0, 0]) for x in taken))
         loss, gradient = plain_loss_and_gradient(params, batch)
         np.testing.assert_allclose(losses[n, 0], loss, rtol=1e-3)

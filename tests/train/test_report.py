@@ -189,6 +189,19 @@ def test_readings_of_the_paper_have_the_same_figure():
     assert paper.reference(authors, "accuracy") == paper.reference(config, "accuracy")
     ewc = preset("split-cifar100", "ewc", "sgd")
     assert paper.reference(replace(ewc, fisher_samples=25), "accuracy")
+    agem = preset("split-cifar100", "a-gem", "sgd")
+    assert paper.reference(replace(agem, statistics_twice=True), "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("order", "epochs", "comparable"),
+    [("shuffled", 1, True), ("shuffled", 6, False), ("in-turn", 1, False), ("in-turn", 6, True)],
+)
+def test_multitask_is_one_joint_pass_or_six_rounds(order, epochs, comparable):
+    config = preset("split-cifar100", "multitask", "sgd", multitask_order=order, epochs=epochs)
+    figure = paper.reference(config, "accuracy")
+    assert (figure is not None) == comparable
+    assert figure is None or figure.mean == 67.70
 
 
 @pytest.mark.parametrize(
@@ -394,6 +407,8 @@ def test_two_groups_are_not_drawn_as_a_pair_too(tmp_path):
     [
         ("naive", "sgd", {}),
         ("er", "sgd", dict(replay_current_task=True, memory_per_class=5)),
+        ("a-gem", "sgd", dict(statistics_twice=True)),
+        ("multitask", "sgd", dict(multitask_order="in-turn", epochs=6)),
         ("ewc", "tag-rmsprop", dict(fisher_samples=None, eps_in_sqrt=False, b=2.5)),
         ("naive", "tag-adam", dict(model="mlp", hidden=(8, 4), max_examples=50, eps=1e-9)),
     ],

@@ -62,7 +62,7 @@ def test_a_stream_equals_a_plain_loop(tiny, tiny_stream, optimizer):
             return -jnp.mean(picked)
 
         for step in range(7):  # 26 examples in batches of 4: the last one has 2.
-            rows, weight = batches.positions(1, number, step, examples=26, batch_size=4)
+            rows, weight = batches.positions(1, number, step, sizes=(26,), batch_size=4)
             images, labels = task.train.take(rows[weight == 1])
             loss, grads = jax.value_and_grad(loss_of)(params, images / 255, labels)
             updates, opt_state = tx.update(grads, opt_state, params, task_id=number)

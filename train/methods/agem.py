@@ -8,7 +8,7 @@ from train.batches import Batch
 from train.config import Config
 from train.methods import memory
 from train.methods.base import Gradient, Method, loss_and_gradient, stats_if_any
-from train.problem import Problem
+from train.problem import Problem, mean_loss
 from train.state import TrainState
 from train.streams.types import Stream
 
@@ -45,10 +45,13 @@ class AGEM(Method):
         (_, replayed_stats), memory_grad = loss_and_gradient(
             problem, state.params, batch_stats, remembered, replay_key
         )
+        batch_stats = stats_if_any(remembered, replayed_stats, batch_stats)
+        if self.config.statistics_twice:
+            _, batch_stats = mean_loss(problem, state.params, batch_stats, batch, key)
         return Gradient(
             loss,
             grads,
-            stats_if_any(remembered, replayed_stats, batch_stats),
+            batch_stats,
             memory.add_to_rings(state.memory, batch, self._rings),
             {"memory_grad": memory_grad},
         )

@@ -1,4 +1,4 @@
-"""Multitask: the data of all tasks shuffled together, the upper bound of learning them in turn."""
+"""Multitask: the data of all tasks at once, the upper bound of learning them one after another."""
 
 from train.methods.base import Method
 

@@ -15,6 +15,9 @@ How rows that contradict each other are read:
   which 2 and 3 examples were logged, not 0.05), and in the last digit for 5-dataset.
 - MTL in the table of five epochs repeats the single pass, which is all that was logged: left out.
 - A method logged twice (`cub_10`, TAG-RMSProp) counts with more complete runs.
+- MTL goes six times through the tasks in turn, though its row says one epoch: so does
+  `--method multitask --multitask-order in-turn --epochs 6`, and a single pass over all tasks
+  shuffled together is held against the same row.
 - Multi-task rows of the log have forgetting and LA copied from elsewhere: only accuracy counts.
 - BWT is defined as a mean over the T - 1 earlier tasks, but every printed figure is accuracy - LA,
   whose sum is divided by T: it is multiplied by T / (T - 1) here.
@@ -86,7 +89,11 @@ _TUNED = {
     "lambda": "ewc_lambda",
     "b": "b",
 }
-_READINGS = ("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher_samples")
+_READINGS = (
+    *("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher_samples", "statistics_twice"),
+    "multitask_order",
+)
+_MTL_ROUNDS = 6
 _NO_RESULT = ("log_every", "steps_per_call")
 _IN_KEY = ("stream", "method", "optimizer", "epochs", "memory_per_class", "num_gradients")
 _ROUNDING = {"accuracy": 0.06, "learning_accuracy": 0.06, "forgetting": 0.006}
@@ -203,7 +210,9 @@ def _key(config: Config) -> _Key | None:
     if config.stream not in _STREAMS or method is None:
         return None
     memory = config.memory_per_class if config.method in ("a-gem", "er") else None
-    return _Key(config.stream, method, memory, config.epochs)
+    rounds = _MTL_ROUNDS if config.multitask_order == "in-turn" else 1
+    epochs, rest = divmod(config.epochs, rounds)
+    return None if rest else _Key(config.stream, method, memory, epochs)
 
 
 def _method(config: Config) -> str | None:

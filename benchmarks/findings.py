@@ -144,13 +144,19 @@ CHOICES = (
     Choice("naive", "tag-rmsprop", "eps outside the root", dict(eps_in_sqrt=False)),
     Choice("naive", "tag-rmsprop", "a cosine for each tensor", dict(alpha_scope="leaf")),
     Choice("naive", "tag-uniform", "eps outside the root", dict(eps_in_sqrt=False)),
+    Choice("naive", "tag-g", "a cosine for each tensor", dict(alpha_scope="leaf")),
     Choice(
         *("ewc", "sgd", "the mean gradient of one batch squared, lambda 1"),
         dict(fisher="batch", ewc_lambda=1.0),
     ),
     Choice("er", "sgd", "the current task replayed too", dict(replay_current_task=True)),
     Choice("er", "tag-rmsprop", "the rate that was logged", dict(learning_rate=2.5e-4)),
-    Choice("multitask", "sgd", "six rounds over the data", dict(epochs=6)),
+    Choice("a-gem", "sgd", "running statistics moved twice", dict(statistics_twice=True)),
+    Choice(
+        *("multitask", "sgd", "six rounds over the tasks in turn"),
+        dict(epochs=6, multitask_order="in-turn"),
+    ),
+    Choice("multitask", "sgd", "as many steps, the tasks shuffled", dict(epochs=6)),
 )
 
 

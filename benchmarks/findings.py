@@ -1,17 +1,15 @@
 """What published runs say about the paper's claims, in sentences made from the numbers alone."""
 
 import dataclasses
-import itertools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.stats
 
 from train import config as configs
-from train import metrics, paper
+from train import metrics
 from train.report import Group, Section
-from train.report.comparison import METRICS, compare
 
 CONFIDENCE = 0.95
 """Of Student's interval, outside of which zero must lie for a difference to be called one."""
@@ -117,7 +115,23 @@ def cosine(section: Section) -> list[str]:
         *rows,
         "",
         *verdicts,
+        *_range_of_weights(named["one cosine"]),
         "",
+    ]
+
+
+def _range_of_weights(group: Group | None) -> list[str]:
+    """How far the weights of earlier tasks are from 1: a sentence, or nothing."""
+    alphas = [run.alpha for run in group.runs if run.alpha is not None] if group else []
+    if group is None or not alphas:
+        return []
+    earlier = np.tri(group.config.num_tasks, k=-1, dtype=bool)
+    low, middle, high = np.quantile([alpha[earlier] for alpha in alphas], (0.025, 0.5, 0.975))
+    least, most = math.exp(-group.config.b), math.exp(group.config.b)
+    return [
+        f"- The weights themselves: of all α(t, s) of earlier tasks in `{group.label}`, each a mean "
+        f"over the steps of task t, 95 % lie between {low:.2f} and {high:.2f}, half of them below "
+        f"{middle:.2f}; cosines of 1 and -1 would give {least:.4f} and {most:.0f}."
     ]
 
 
@@ -129,109 +143,6 @@ def _verdict(first: str, second: str, accuracy: Difference, forgetting: Differen
         f"- {first.capitalize()} against {second}: {accurate[accuracy.direction]}, and "
         f"{forgets[forgetting.direction]}."
     )
-
-
-class Choice(NamedTuple):
-    """A point on which the authors' code or log departs from the paper."""
-
-    method: str
-    optimizer: str
-    name: str
-    settings: dict[str, Any]
-
-
-CHOICES = (
-    Choice("naive", "tag-rmsprop", "eps outside the root", dict(eps_in_sqrt=False)),
-    Choice("naive", "tag-rmsprop", "a cosine for each tensor", dict(alpha_scope="leaf")),
-    Choice("naive", "tag-uniform", "eps outside the root", dict(eps_in_sqrt=False)),
-    Choice("naive", "tag-g", "a cosine for each tensor", dict(alpha_scope="leaf")),
-    Choice(
-        *("ewc", "sgd", "the mean gradient of one batch squared, lambda 1"),
-        dict(fisher="batch", ewc_lambda=1.0),
-    ),
-    Choice("er", "sgd", "the current task replayed too", dict(replay_current_task=True)),
-    Choice("er", "tag-rmsprop", "the rate that was logged", dict(learning_rate=2.5e-4)),
-    Choice("a-gem", "sgd", "running statistics moved twice", dict(statistics_twice=True)),
-    Choice(
-        *("multitask", "sgd", "six rounds over the tasks in turn"),
-        dict(epochs=6, multitask_order="in-turn"),
-    ),
-    Choice("multitask", "sgd", "as many steps, the tasks shuffled", dict(epochs=6)),
-)
-
-
-def choices(section: Section) -> list[str]:
-    """What each of the authors' choices does to its row: Markdown, or nothing."""
-    rows = []
-    for choice in CHOICES:
-        ours = find(section, choice.optimizer, choice.method)
-        theirs = find(section, choice.optimizer, choice.method, **choice.settings)
-        if ours is None or theirs is None:
-            continue
-        change = paired(theirs, ours, "accuracy", factor=100)
-        if change is None:
-            continue
-        printed = ours.reference("accuracy")
-        cells = [ours.label, choice.name, *_beside(ours, printed), *_beside(theirs, printed)]
-        rows.append("| " + " | ".join([*cells, change.text(1)]) + " |")
-    if not rows:
-        return []
-    return [
-        "### The authors' choices",
-        "",
-        "Where the authors' code or log departs from the paper, its choice was tried, one at a "
-        "time. Accuracy in %, its distance from the paper's figure in the paper's deviations, and "
-        "the change on the same seeds, mean ± standard error:",
-        "",
-        "| row | the authors' choice | by the paper | Δ | by choice | Δ | change, points |",
-        "|---|---|---:|---:|---:|---:|---|",
-        *rows,
-        "",
-    ]
-
-
-def _beside(group: Group, printed: paper.Reference | None) -> list[str]:
-    """Accuracy, and how far it is from a figure of the paper."""
-    found = dataclasses.replace(compare(group, METRICS[0]), reference=printed)
-    return [found.measured_text(), found.difference_text()]
-
-
-def order(section: Section) -> list[str]:
-    """Whether the methods of the paper's main table come in its order: Markdown, or nothing."""
-    ranked: list[tuple[Group, float, paper.Reference]] = []
-    for group in section.groups:
-        printed = group.reference("accuracy")
-        if printed and printed.source == paper.MAIN_TABLE and not group.apart:
-            ranked.append((group, compare(group, METRICS[0]).mean, printed))
-    if len(ranked) < 2:
-        return []
-    ranked.sort(key=lambda row: row[1])
-    pairs = list(itertools.combinations(ranked, 2))
-    swapped = []
-    for (worse, low, other), (better, high, figure) in pairs:
-        if figure.mean < other.mean:
-            apart = paired(better, worse, "accuracy", factor=100)
-            seeds = f"; on the same seeds {apart.text(1, ' points')}" if apart else ""
-            swapped.append(
-                f"- `{better.label}` is above `{worse.label}` here ({high:.1f} to {low:.1f}{seeds})"
-                f", below it in the paper ({figure.mean:.2f} ± {figure.std:.2f} to "
-                f"{other.mean:.2f} ± {other.std:.2f})."
-            )
-    agree = f"{len(pairs) - len(swapped)} of {len(pairs)} pairs of rows stand as in the paper"
-    return [
-        "### The order of the methods",
-        "",
-        "The rows of the paper's main table by their accuracy here, from the lowest: "
-        f"{', '.join(f'`{group.label}` {mean:.1f}' for group, mean, _ in ranked)}. {agree}"
-        + (":" if swapped else "."),
-        "",
-        *([*swapped, ""] if swapped else []),
-    ]
-
-
-def split_cifar100(section: Section) -> list[str]:
-    """All that is said of the paper's first stream."""
-    return [*order(section), *choices(section), *cosine(section)]
 
 
 def half_turn(section: Section) -> list[str]:

@@ -13,7 +13,7 @@ import pathlib
 import re
 from collections.abc import Sequence
 
-from benchmarks import findings
+from benchmarks import against_paper, findings
 from train import pictures, report, sweep
 from train.errors import UserError
 from train.jobs import standing
@@ -39,7 +39,13 @@ _FRONT_ROWS = (  # Method and optimizer, from the lowest accuracy in the paper.
     *(("naive", "tag-adagrad"), ("er", "tag-rmsprop"), ("multitask", "sgd")),
 )
 _FRONT_MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->\n)", flags=re.DOTALL)
-_FINDINGS = {"split-cifar100": findings.split_cifar100, "rotated-mnist": findings.half_turn}
+_FINDINGS = {
+    "split-cifar100": (
+        *(against_paper.order, against_paper.distances, against_paper.choices),
+        findings.cosine,
+    ),
+    "rotated-mnist": (findings.half_turn,),
+}
 
 
 Plots = dict[str, dict[str, str]]
@@ -92,7 +98,8 @@ def text(sections: Sequence[Section], plots: Plots) -> str:
     ]
     for section in sections:
         lines += markdown.lines(section, plots[section.title])
-        lines += _FINDINGS.get(section.stream, _nothing)(section)
+        for say in _FINDINGS.get(section.stream, ()):
+            lines += say(section)
         lines += _repetition(section)
     return "\n".join(lines).rstrip() + "\n"
 
@@ -146,10 +153,6 @@ def _repetition(section: Section) -> list[str]:
         command = f" `{origin.command}`," * bool(origin.command)
         lines.append(f"- {runs}:{command} {facts}")
     return [*lines, ""]
-
-
-def _nothing(section: Section) -> list[str]:
-    return []
 
 
 def _sweeps() -> list[pathlib.Path]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks import findings, publish
+from benchmarks import against_paper, findings, publish
 from benchmarks.findings import Difference
 from train import report, sweep
 from train.config import preset
@@ -98,6 +98,7 @@ def test_the_cosine_adds_what_the_runs_say(tmp_path):
     assert "| one cosine – no cosine | +2.00 ± 0.00 (above 0 in 3 of 3 seeds) |" in text
     assert "One cosine against no cosine: more accurate, and does not clearly forget" in text
     assert "A cosine for each tensor against no cosine: not clearly more or less accurate" in text
+    assert "95 % lie between 0.50 and 0.50, half of them below 0.50; cosines of 1 and -1" in text
 
 
 def test_the_cosine_may_cost_something(tmp_path):
@@ -113,13 +114,15 @@ def test_an_authors_choice_beside_the_papers(tmp_path):
     for seed, (ours, theirs) in enumerate(((0.42, 0.48), (0.44, 0.51)), start=1):
         write_run(tmp_path, ewc, seed, final=ours)
         write_run(tmp_path, replace(ewc, fisher="batch", ewc_lambda=1.0), seed, final=theirs)
-    (row,) = (line for line in findings.choices(section_of(tmp_path)) if line.startswith("| ewc"))
+    (row,) = (
+        line for line in against_paper.choices(section_of(tmp_path)) if line.startswith("| ewc")
+    )
     assert "| 43.0 ± 1.0 | -1.8 σ | 49.5 ± 1.5 | +0.1 σ |" in row
     assert row.endswith("| +6.5 ± 0.5 (above 0 in 2 of 2 seeds) |")
 
 
 @pytest.mark.parametrize(
-    "choice", findings.CHOICES, ids=lambda choice: f"{choice.method} {choice.name}"
+    "choice", against_paper.CHOICES, ids=lambda choice: f"{choice.method} {choice.name}"
 )
 def test_every_choice_is_asked_for(choice):
     """A misspelt setting would only leave a row out."""
@@ -135,7 +138,7 @@ def test_methods_that_swap_places_are_named(tmp_path):
     for method, final in (("naive", 0.52), ("a-gem", 0.60), ("er", 0.58)):
         write_run(tmp_path, preset("split-cifar100", "sgd", method), 1, final=final)
     write_run(tmp_path, preset("split-cifar100", "tag-self"), 1, final=0.1)  # No row of the paper.
-    text = "\n".join(findings.order(section_of(tmp_path)))
+    text = "\n".join(against_paper.order(section_of(tmp_path)))
     assert "`sgd` 52.0, `er + sgd` 58.0, `a-gem + sgd` 60.0. 2 of 3 pairs" in text
     assert (
         "`a-gem + sgd` is above `er + sgd` here (60.0 to 58.0; on the same seeds +2.0 points ("
@@ -143,10 +146,53 @@ def test_methods_that_swap_places_are_named(tmp_path):
     ) in text
 
 
+def test_an_authors_choice_that_restores_the_order_is_named(tmp_path):
+    """In the paper A-GEM, 54.25, is below Stable SGD, 57.04."""
+    agem = preset("split-cifar100", "sgd", "a-gem")
+    for seed in (1, 2):
+        write_run(tmp_path, preset("split-cifar100", "stable-sgd"), seed, final=0.56)
+        write_run(tmp_path, agem, seed, final=0.58)
+    (row,) = (line for line in against_paper.order(section_of(tmp_path)) if line[:2] == "- ")
+    assert row.endswith("to 57.04 ± 1.07).")
+    for seed in (1, 2):
+        write_run(tmp_path, replace(agem, statistics_twice=True), seed, final=0.54 + 0.01 * seed)
+    (row,) = (line for line in against_paper.order(section_of(tmp_path)) if line[:2] == "- ")
+    assert row.endswith(
+        " In the paper's order with the authors' choice (a-gem: running statistics moved twice): "
+        "-0.5 ± 0.5 points (above 0 in 0 of 2 seeds)."
+    )
+
+
+def test_rows_far_from_the_papers_are_looked_into(tmp_path):
+    """In the paper: TAG-RMSProp 62.79 ± 0.29, TAG-G 62.60 ± 0.38, SGD 51.36 ± 3.21."""
+    tag_g = preset("split-cifar100", "tag-g")
+    for seed, final in zip(SEEDS, (0.65, 0.652, 0.654), strict=True):
+        write_run(tmp_path, tag_g, seed, final=final)
+        write_run(tmp_path, replace(tag_g, alpha_scope="leaf"), seed, final=final - 0.02)
+        write_run(tmp_path, preset("split-cifar100", "sgd"), seed, final=0.55)
+    write_run(tmp_path, preset("split-cifar100", "tag-rmsprop"), 1, final=0.61)
+    lines = [line for line in against_paper.distances(section_of(tmp_path)) if line[:2] == "- "]
+    # By hand: 2.6 / sqrt(0.2^2 / 3 + 0.38^2 / 4) = 11.7, with 5.9 degrees of freedom.
+    assert lines == [
+        "- `tag-rmsprop`: 61.0, the paper 62.79 ± 0.29 (-6.2 σ). One seed cannot tell whether the "
+        "means differ.",
+        "- `tag-g`: 65.2 ± 0.2, the paper 62.60 ± 0.38 (+6.8 σ). The means of 3 and 5 seeds differ "
+        "(p = 2.7e-05). With the authors' choices: a cosine for each tensor, 63.2 ± 0.2 and "
+        "+1.6 σ.",
+    ]
+
+
+def test_a_few_scattered_seeds_do_not_differ_from_the_paper(tmp_path):
+    for seed, final in ((1, 0.60), (2, 0.68)):
+        write_run(tmp_path, preset("split-cifar100", "tag-g"), seed, final=final)
+    text = "\n".join(against_paper.distances(section_of(tmp_path)))
+    assert "(+3.7 σ). The means of 2 and 5 seeds do not clearly differ (p = " in text
+
+
 def test_methods_in_the_papers_order(tmp_path):
     for method, final in (("naive", 0.52), ("a-gem", 0.55)):
         write_run(tmp_path, preset("split-cifar100", "sgd", method), 1, final=final)
-    text = "\n".join(findings.order(section_of(tmp_path)))
+    text = "\n".join(against_paper.order(section_of(tmp_path)))
     assert "1 of 1 pairs of rows stand as in the paper." in text
     assert "is above" not in text
 
@@ -155,7 +201,11 @@ def test_nothing_is_said_of_missing_runs(tmp_path):
     write_run(tmp_path, preset("split-cifar100", "tag-rmsprop"), 1)
     write_run(tmp_path, preset("split-cifar100", "tag-self"), 2)  # Another seed: no pair.
     assert findings.cosine(section_of(tmp_path)) == []
-    assert findings.choices(section_of(tmp_path)) == findings.order(section_of(tmp_path)) == []
+    assert (
+        against_paper.choices(section_of(tmp_path))
+        == against_paper.order(section_of(tmp_path))
+        == []
+    )
     write_run(tmp_path / "mnist", preset("rotated-mnist", "sgd"), 1)
     assert findings.half_turn(section_of(tmp_path / "mnist")) == []
 

@@ -90,8 +90,8 @@ _TUNED = {
     "b": "b",
 }
 _READINGS = (
-    *("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher_samples", "statistics_twice"),
-    "multitask_order",
+    *("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher", "fisher_samples"),
+    *("statistics_twice", "multitask_order"),
 )
 _MTL_ROUNDS = 6
 _NO_RESULT = ("log_every", "steps_per_call")

@@ -129,7 +129,7 @@ def _range_of_weights(group: Group | None) -> list[str]:
     low, middle, high = np.quantile([alpha[earlier] for alpha in alphas], (0.025, 0.5, 0.975))
     least, most = math.exp(-group.config.b), math.exp(group.config.b)
     return [
-        f"- The weights themselves: of all α(t, s) of earlier tasks in `{group.label}`, each a mean "
+        f"- The weights: of all α(t, s) of earlier tasks in `{group.label}`, each a mean "
         f"over the steps of task t, 95 % lie between {low:.2f} and {high:.2f}, half of them below "
         f"{middle:.2f}; cosines of 1 and -1 would give {least:.4f} and {most:.0f}."
     ]

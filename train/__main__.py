@@ -13,7 +13,7 @@ from typing import Annotated
 import rich.console
 import tyro
 
-from train import commands, guard, hosts, settings, sweep
+from train import commands, guard, hosts, settings, sweep, usage
 from train import config as configs
 from train import grid as grids
 from train.config import Config
@@ -235,7 +235,7 @@ def execute(command: object, console: rich.console.Console) -> bool:
     """Does what a command says; False where a part of it failed."""
     match command:
         case RunCommand():
-            configs.check_used(command.config)
+            usage.check_used(command.config)
             hosts.start(command.devices)
             console.quiet = not hosts.is_first()
             with hosts.noticing():

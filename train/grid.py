@@ -6,7 +6,7 @@ import pathlib
 from typing import Any
 
 from train import config as configs
-from train import grids, many
+from train import grids, many, usage
 from train.config import Config
 from train.errors import UserError
 from train.jobs import Job, brief, describe
@@ -77,7 +77,7 @@ def plan(base: Config, varied: dict[str, tuple[Any, ...]], seeds: tuple[int, ...
             )
     grid = Grid(base, varied or dict(grids.axes(base.method, base.optimizer, base.fisher)), seeds)
     for cell in grid.cells():
-        configs.check_used(cell)
+        usage.check_used(cell)
     return grid
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import rich.console
 
 from train import config as configs
-from train import files, many, rundir
+from train import files, many, rundir, usage
 from train.config import Config
 from train.errors import UserError, nearest
 from train.jobs import Job, describe
@@ -106,7 +106,7 @@ def _expand(entry: Mapping[str, Any], source: str) -> Plan:
             check_seeds(seeds)
             preset = configs.preset(stream, optimizer, method)
             config = dataclasses.replace(preset, **entry["settings"])
-            configs.check_used(config)
+            usage.check_used(config)
         except UserError as error:
             raise UserError(f"{source}{error}") from None
         cells[config] = seeds

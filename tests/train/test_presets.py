@@ -9,7 +9,7 @@ import typing
 
 import pytest
 
-from train import config
+from train import config, usage
 from train.config import Config, preset
 from train.models import MODELS
 from train.streams import STREAMS
@@ -190,15 +190,17 @@ def test_contradictions_fail_at_once(settings, message):
         ("rmsprop", dict(b1=0.5), "--b1 needs Adam or a TAG optimizer"),
         ("adam", dict(alpha_scope="leaf"), "--alpha-scope needs a TAG optimizer"),
         ("tag-rmsprop", dict(num_gradients=3), "--num-gradients needs --optimizer tag-g"),
+        ("sgd", dict(multitask_order="in-turn"), "--multitask-order needs --method multitask"),
+        ("sgd", dict(statistics_twice=True), "--statistics-twice needs --method a-gem and a"),
         ("tag-rmsprop", dict(hidden=(5,)), "--hidden needs --model mlp"),
         ("tag-rmsprop", dict(pretrained="a.npz"), "--pretrained needs --model resnet18"),
     ],
 )
 def test_settings_without_effect_are_refused(optimizer, settings, message):
     usual = preset("split-cifar100", optimizer)
-    config.check_used(usual)
+    usage.check_used(usual)
     with pytest.raises(config.UserError, match=message):
-        config.check_used(dataclasses.replace(usual, **settings))
+        usage.check_used(dataclasses.replace(usual, **settings))
 
 
 @pytest.mark.parametrize(

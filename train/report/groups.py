@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from train import config as configs
-from train import metrics, paper
+from train import metrics, paper, usage
 from train.config import CHOICES, Config
 from train.errors import UserError
 from train.rundir import RunResult, find_runs, read_result
@@ -102,7 +102,7 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
     for result in results:
         if result.finished:
             # Of another version, or written by hand: what it does not use tells no two apart.
-            config = configs.without_unused(result.config)
+            config = usage.without_unused(result.config)
             together[config, tuple(result.sources)].append(result)
     if not together:
         where = ", ".join(map(str, roots))

@@ -155,10 +155,10 @@ def half_turn(section: Section) -> list[str]:
         group.label: np.stack([metrics.average_accuracy(run.accuracy) for run in group.runs])
         for group in section.groups
     }
-    steps = {
-        label: Difference(100 * (curve[:, turned] - curve[:, before]))
-        for label, curve in curves.items()
-    }
+    gains = {label: 100 * np.diff(curve, axis=1) for label, curve in curves.items()}
+    steps = {label: Difference(gain[:, before]) for label, gain in gains.items()}
+    earlier, _, later = gains[tag.label][:, before - 1 : after].T
+    more = Difference(steps[tag.label].values - (earlier + later) / 2)
     first = np.stack([run.accuracy[:, 0] for run in tag.runs])
     weights = np.stack([run.alpha[:, 0] for run in tag.runs if run.alpha is not None])
     neighbours = (weights[:, before] + weights[:, after]) / 2
@@ -176,6 +176,9 @@ def half_turn(section: Section) -> list[str]:
         "",
         f"- Average accuracy of `{tag.label}`: {steps[tag.label].text(2, ' points')}; the claim is "
         f"{verdict[steps[tag.label].direction]}.",
+        f"- The task before brings it {earlier.mean():+.2f} points and the one after "
+        f"{later.mean():+.2f}; the half turn is {place[more.direction]} their mean: "
+        f"{more.text(2, ' points')}.",
         *(
             f"- Average accuracy of `{label}`: {step.text(2, ' points')}."
             for label, step in steps.items()

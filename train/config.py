@@ -97,8 +97,7 @@ class Config:
     directions_per_task: int = 10
     """ogd: gradients kept of each task. Each costs one copy of the parameters."""
     multitask_order: Literal["shuffled", "in-turn"] = "shuffled"
-    """multitask: batches of all tasks, or the tasks in turn in every epoch (the authors' code: in
-    six)."""
+    """multitask: all tasks in every batch, or one after the other in every epoch (the authors')."""
 
     epochs: int = 1
     """Passes over each task's data."""

@@ -233,6 +233,8 @@ def test_the_half_turn(tmp_path, step, weight, verdict, place):
     assert verdict in text
     assert f"α(7, 1) is {weight:.3f}, its neighbours α(6, 1) 0.500 and α(8, 1) 0.700" in text
     assert place in text
+    # At the half turn a change comes, and with the next task it goes.
+    assert f"the half turn is {'above' if step > 0 else 'below'} their mean: " in text
     # Both a[6, 6] and a[5, 5] are fresh, so that the mean over seven falls a little by itself.
     assert "Average accuracy of `sgd`: -0.24 ± 0.00 points (above 0 in 0 of 3 seeds)." in text
 

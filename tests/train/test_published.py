@@ -85,8 +85,7 @@ def test_rotated_mnist_has_the_papers_rows():
 
 def test_five_datasets_is_of_subsets_of_like_size():
     plan = plan_of("five_datasets")
-    rows = [("naive", name) for name in ("sgd", "rmsprop", "stable-sgd", "tag-rmsprop")]
-    rows += [(method, "sgd") for method in ("ewc", "a-gem", "er", "multitask")]
+    rows = [("naive", "sgd"), ("naive", "rmsprop"), ("naive", "tag-rmsprop"), ("er", "sgd")]
     assert seeds_of(plan) == {(*row, "max_examples=5000"): 5 for row in rows}
     assert {config.stream for config in plan} == {"five-datasets"}
 

@@ -366,7 +366,8 @@ def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float) -> None
     unrelated: Style = dict(color=COLOURS[1], linestyle=":", linewidth=1.8)
     axes.axhline(1, label="unrelated: 1", **unrelated)
     # The ends of the scale are written, not drawn: they may lie decades away from every weight.
-    ends = f"same direction: {math.exp(-b):.2g}\nopposed: {math.exp(b):.3g}"
+    opposed = float(f"{math.exp(b):.3g}")
+    ends = f"same direction: {math.exp(-b):.2g}\nopposed: {opposed:,g}"
     _legend(axes, f"α(t, s) with s ≠ t, b = {b:g}\n{ends}")
 
 

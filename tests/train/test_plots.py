@@ -197,8 +197,14 @@ def test_matrix_of_nothing() -> None:
 # Alpha.
 
 
-@pytest.mark.parametrize(("tasks", "b"), [(20, 5.0), (10, 7.0), (10, 1.0), (5, 0.1), (6, 30.0)])
-def test_alpha_draws_range_and_dots(tasks: int, b: float) -> None:
+@pytest.mark.parametrize(
+    ("tasks", "b", "opposed"),
+    [
+        *((20, 5.0, "148"), (10, 7.0, "1,100"), (10, 1.0, "2.72"), (5, 0.1, "1.11")),
+        (6, 30.0, "1.07e+13"),
+    ],
+)
+def test_alpha_draws_range_and_dots(tasks: int, b: float, opposed: str) -> None:
     matrix = fake_alpha(tasks, b)
     figure = plots.alpha(matrix, title="Alpha", b=b)
     (axes,) = figure.axes
@@ -210,7 +216,8 @@ def test_alpha_draws_range_and_dots(tasks: int, b: float) -> None:
     np.testing.assert_array_equal(drawn["unrelated: 1"], 1)
     legend = axes.get_legend()
     assert legend is not None
-    assert f"same direction: {math.exp(-b):.2g}\n" in legend.get_title().get_text()
+    ends = f"same direction: {math.exp(-b):.2g}\nopposed: {opposed}"
+    assert legend.get_title().get_text().endswith(ends)
     np.testing.assert_array_equal(drawn["each task s"], np.concatenate(rows))
     assert axes.get_yscale() == "log"
     assert axes.get_xlabel() == "task t"

@@ -44,7 +44,8 @@ CHOICES = (
         *("multitask", "sgd", "six rounds over the tasks in turn"),
         dict(epochs=6, multitask_order="in-turn"),
     ),
-    Choice("multitask", "sgd", "as many steps, the tasks shuffled", dict(epochs=6)),
+    # Not theirs: it tells what the rounds change from what the number of steps does.
+    Choice("multitask", "sgd", "(not theirs: as many steps, shuffled)", dict(epochs=6)),
 )
 
 

@@ -44,10 +44,10 @@ def positions(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which examples a step takes, and their weights.
 
-    An epoch goes through all examples in a random order: those of each size are shuffled by
-    themselves, and come before the next. Its last batch is filled up from the
-    epoch's beginning, so that shapes stay and batch normalisation sees a whole batch; the filling
-    has no weight, so every example counts once.
+    An epoch goes through all examples, part by part, each part in a random order; `sizes` says how
+    many examples the parts have. The epoch's last batch is filled up from its beginning, so that
+    shapes stay and batch normalisation sees a whole batch; the filling has no weight, so every
+    example counts once.
 
     >>> rows, weight = positions(0, 0, 2, sizes=(5,), batch_size=2)
     >>> len(set(rows)), weight

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import scipy.stats
 
 from benchmarks.findings import CONFIDENCE, find, paired
-from train import config as configs
 from train import paper
 from train.report import Group, Section
 from train.report.comparison import METRICS, Comparison, compare
+from train.run import config as configs
 
 PAPER_SEEDS = 5
 FAR = 2.0

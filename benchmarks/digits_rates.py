@@ -17,10 +17,10 @@ import numpy as np
 import rich.console
 
 from benchmarks import measure
-from train import config, metrics
-from train.places import Places
-from train.rundir import read_result
-from train.seeds import run_seeds
+from train.launch.seeds import run_seeds
+from train.run import config, metrics
+from train.run.places import Places
+from train.run.rundir import read_result
 
 RATES = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0)
 SEEDS = (1, 2, 3)

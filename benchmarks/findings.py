@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
-from train import config as configs
-from train import metrics
 from train.report import Group, Section
+from train.run import config as configs
+from train.run import metrics
 
 CONFIDENCE = 0.95
 """Of Student's interval, outside of which zero must lie for a difference to be called one."""

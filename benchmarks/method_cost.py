@@ -17,9 +17,9 @@ import jax
 
 from benchmarks import measure
 from benchmarks.stream_throughput import random_stream
-from train import config
-from train.engine import Engine
 from train.methods import METHODS
+from train.run import config
+from train.run.engine import Engine
 
 TASKS = 20
 EXAMPLES = 100  # of the last task

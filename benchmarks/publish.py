@@ -14,16 +14,17 @@ import re
 from collections.abc import Sequence
 
 from benchmarks import against_paper, findings
-from train import pictures, report, sweep
+from train import pictures, report
 from train.errors import UserError
-from train.jobs import standing
-from train.places import Places
+from train.launch import sweep
+from train.launch.jobs import standing
 from train.report import Group, Section, markdown
 from train.report.comparison import METRICS, compare
 from train.report.drawings import drawings
 from train.report.page import Figure, page
 from train.report.provenance import again, origins
 from train.report.write import inlined
+from train.run.places import Places
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 FRONT_PAGE = pathlib.Path(__file__).parents[1] / "README.md"

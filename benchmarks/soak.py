@@ -37,15 +37,15 @@ import tensorstore
 
 import tag_optax
 from benchmarks import measure
-from train import config
-from train.checkpoint import Checkpoints
-from train.display import Display
-from train.engine import Engine
-from train.history import History
-from train.loop import Run
-from train.places import Places
-from train.rundir import RunDirectory
-from train.seeds import open_stream
+from train.launch.display import Display
+from train.launch.seeds import open_stream
+from train.run import config
+from train.run.checkpoint import Checkpoints
+from train.run.engine import Engine
+from train.run.history import History
+from train.run.loop import Run
+from train.run.places import Places
+from train.run.rundir import RunDirectory
 
 POINTS = 100  # along the loop, at which memory is read
 LOG_EVERY = 500

@@ -21,12 +21,12 @@ import numpy as np
 import rich.console
 
 from benchmarks import measure
-from train import batches, config
-from train.display import Display
-from train.engine import Engine
-from train.loop import Run
-from train.problem import mean_loss
-from train.rundir import RunDirectory
+from train.launch.display import Display
+from train.run import batches, config
+from train.run.engine import Engine
+from train.run.loop import Run
+from train.run.problem import mean_loss
+from train.run.rundir import RunDirectory
 from train.streams.types import Examples, Stream, Task
 
 

@@ -6,7 +6,7 @@ import jax
 import optax
 
 import tag_optax
-from train.config import Config
+from train.run.config import Config
 
 _LOWEST_STABLE_RATE = 5e-5  # The floor that Stable SGD's authors put under the decaying rate.
 

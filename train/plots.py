@@ -20,7 +20,7 @@ from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
 from matplotlib.typing import LineStyleType
 from numpy.typing import ArrayLike, NDArray
 
-from train.metrics import over_seeds
+from train.run.metrics import over_seeds
 
 # Okabe and Ito's colours, safe for the colour-blind, with grey for their yellow, faint on white.
 COLOURS = (

@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import pytest
 
-from train import guard, processes, seeds
-from train.__main__ import main
+from train.cli.main import main
 from train.errors import DONE, FAILED, REFUSED
-from train.processes import Failure
+from train.launch import guard, processes, seeds
+from train.launch.processes import Failure
 from train.streams import digits, preparation
 
 CODES = {DONE, FAILED, REFUSED}

@@ -16,12 +16,12 @@ import pytest
 import tyro
 from hypothesis import given
 
-from train import __main__ as command_line
-from train import config as configs
-from train.config import Config
-from train.devices import Devices
+from train.cli import main as command_line
 from train.errors import DIVERGED, DONE, FAILED, LOST, REFUSED, UserError
-from train.places import Places
+from train.run import config as configs
+from train.run.config import Config
+from train.run.devices import Devices
+from train.run.places import Places
 
 from ..train.fake_runs import write_run
 from .commands import CODES, call, elsewhere, nothing_trains, snapshot

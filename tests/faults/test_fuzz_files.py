@@ -11,10 +11,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from train import config as configs
-from train import grid, rundir, sweep
-from train.config import Config
-from train.places import Places
+from train.launch import grid, sweep
+from train.run import config as configs
+from train.run import rundir
+from train.run.config import Config
+from train.run.places import Places
 
 from ..train.fake_runs import write_run
 from .commands import call, elsewhere, nothing_trains, snapshot

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
-from train import config as configs
 from train.errors import UserError
-from train.rundir import RunDirectory
+from train.run import config as configs
+from train.run.rundir import RunDirectory
 
 from ..train.fake_runs import write_run
 from .commands import call, elsewhere, nothing_trains, snapshot

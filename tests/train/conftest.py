@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import rich.console
 
-from train.config import Config
+from train.run.config import Config
 from train.streams.types import Examples, Stream, Task
 
 from .tiny_data import write

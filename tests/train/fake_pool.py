@@ -4,10 +4,11 @@ import json
 
 import numpy as np
 
-from train import config as configs
-from train import matrices, processes
-from train.matrices import Matrices
-from train.processes import Failure
+from train.launch import processes
+from train.launch.processes import Failure
+from train.run import config as configs
+from train.run import matrices
+from train.run.matrices import Matrices
 
 
 class FakePool:

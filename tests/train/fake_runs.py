@@ -5,11 +5,11 @@ import pathlib
 
 import numpy as np
 
-from train import config as configs
-from train import matrices
-from train.config import Config
-from train.matrices import Matrices
-from train.places import Places
+from train.run import config as configs
+from train.run import matrices
+from train.run.config import Config
+from train.run.matrices import Matrices
+from train.run.places import Places
 from train.streams.registry import DATA_SETS, STREAMS
 from train.streams.sources import record
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies
 
-from train import batches
+from train.run import batches
 from train.streams.types import Examples
 
 from .conftest import make_stream

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from train import checkpoint
-from train.checkpoint import Checkpoints
-from train.engine import Engine
 from train.errors import UserError
-from train.fingerprint import fingerprint, fingerprints
-from train.history import History
+from train.run import checkpoint
+from train.run.checkpoint import Checkpoints
+from train.run.engine import Engine
+from train.run.fingerprint import fingerprint, fingerprints
+from train.run.history import History
 
 
 @pytest.fixture(scope="module")

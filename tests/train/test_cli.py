@@ -13,10 +13,10 @@ import time
 import numpy as np
 import pytest
 
-from train import processes
-from train.__main__ import main
-from train.processes import Failure
-from train.rundir import read_result
+from train.cli.main import main
+from train.launch import processes
+from train.launch.processes import Failure
+from train.run.rundir import read_result
 from train.streams import STREAMS, prepare
 
 from .tiny_data import write_all
@@ -160,7 +160,7 @@ def test_demo(tmp_path, capsys):
 
 
 def test_no_command_is_the_demo(monkeypatch):
-    from train import __main__ as command_line
+    from train.cli import main as command_line
 
     assert isinstance(command_line.parse([]), command_line.DemoCommand)
 

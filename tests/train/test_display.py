@@ -5,8 +5,8 @@ import io
 import pytest
 import rich.console
 
-from train import display
-from train.display import Display
+from train.launch import display
+from train.launch.display import Display
 
 
 @pytest.mark.parametrize("width", [80, 120])

@@ -9,14 +9,15 @@ import re
 
 import pytest
 
-from train import config as configs
-from train import grid as grids
-from train import grids as data
-from train import halving, settings
-from train.__main__ import main
+from train.cli.main import main
 from train.errors import UserError
-from train.processes import Failure
-from train.rundir import read_result
+from train.launch import grid as grids
+from train.launch import grids as data
+from train.launch import halving
+from train.launch.processes import Failure
+from train.run import config as configs
+from train.run import settings
+from train.run.rundir import read_result
 from train.streams.types import Examples
 
 from .fake_pool import FakePool
@@ -381,7 +382,7 @@ def test_a_search_in_processes(tmp_path, capsys):
 
 def test_the_test_part_is_never_read(monkeypatch):
     """A grid's cell, with a test part that cannot be read."""
-    from train import seeds
+    from train.launch import seeds
 
     opened = seeds.open_stream
 

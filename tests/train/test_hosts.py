@@ -11,8 +11,9 @@ import time
 
 import pytest
 
-from train import guard, hosts
 from train.errors import LOST, UserError
+from train.launch import guard
+from train.run import hosts
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Ten tasks of 36 steps, a checkpoint every fourth.

@@ -12,13 +12,13 @@ import numpy as np
 import optax
 import pytest
 
-from train import loop, metrics
-from train import rundir as rundirs
-from train.display import Display
-from train.engine import Engine
 from train.errors import UserError
-from train.rundir import RunDirectory, read_result
-from train.signals import Stopped
+from train.launch.display import Display
+from train.run import loop, metrics
+from train.run import rundir as rundirs
+from train.run.engine import Engine
+from train.run.rundir import RunDirectory, read_result
+from train.run.signals import Stopped
 
 from .conftest import make_stream
 

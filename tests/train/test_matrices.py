@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from train import matrices
 from train.errors import UserError
-from train.matrices import Matrices
+from train.run import matrices
+from train.run.matrices import Matrices
 
 
 def test_every_bit_comes_back(tmp_path):

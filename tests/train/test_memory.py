@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from train.batches import Batch
 from train.methods import memory
 from train.methods.memory import Rings
+from train.run.batches import Batch
 
 SHAPE = (2, 2, 1)
 

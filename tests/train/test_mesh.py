@@ -7,15 +7,15 @@ import numpy as np
 import optax
 import pytest
 
-from train import batches, loop
-from train.config import Config
-from train.devices import Devices, axis_sizes, choose_axes
-from train.display import Display
-from train.engine import Engine
 from train.errors import UserError
-from train.layout import Layout, make_layout
-from train.rundir import RunDirectory, read_result
-from train.seeds import run_seeds
+from train.launch.display import Display
+from train.launch.seeds import run_seeds
+from train.run import batches, loop
+from train.run.config import Config
+from train.run.devices import Devices, axis_sizes, choose_axes
+from train.run.engine import Engine
+from train.run.layout import Layout, make_layout
+from train.run.rundir import RunDirectory, read_result
 
 from .conftest import make_stream
 

@@ -17,13 +17,14 @@ import pytest
 from flax import nnx
 
 import tag_optax
-from train import batches, optimizers
-from train.config import CHOICES, Config, OptimizerName, preset
-from train.engine import Engine
+from train import optimizers
 from train.errors import UserError
 from train.methods import METHODS, make, memory
 from train.methods.ewc import batch_fisher, example_fisher
-from train.state import key_of_step
+from train.run import batches
+from train.run.config import CHOICES, Config, OptimizerName, preset
+from train.run.engine import Engine
+from train.run.state import key_of_step
 
 from .conftest import make_stream
 from .test_step import learn, plain_mlp

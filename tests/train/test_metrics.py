@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis.extra.numpy import arrays
 
-from train import metrics
+from train.run import metrics
 
 NAN = math.nan
 

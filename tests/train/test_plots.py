@@ -9,7 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from train import metrics, pictures, plots
+from train import pictures, plots
+from train.run import metrics
 
 NAN = math.nan
 LONG = "tag-rmsprop with a reservoir of 1000 examples and a warm-up (b = 5, every step)"

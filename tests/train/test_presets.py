@@ -9,9 +9,9 @@ import typing
 
 import pytest
 
-from train import config, usage
-from train.config import Config, preset
 from train.models import MODELS
+from train.run import config, usage
+from train.run.config import Config, preset
 from train.streams import STREAMS
 
 APPENDIX = pathlib.Path(__file__).parents[3] / "shared" / "paper" / "tag.tex"

@@ -9,9 +9,10 @@ import pytest
 
 from benchmarks import against_paper, findings, publish
 from benchmarks.findings import Difference
-from train import report, sweep
-from train.config import preset
+from train import report
 from train.errors import UserError
+from train.launch import sweep
+from train.run.config import preset
 
 from .fake_runs import write_run
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 from benchmarks import publish
-from train import config as configs
-from train import matrices, report, rundir, sweep
-from train.config import Config
-from train.jobs import standing
-from train.places import Places
-from train.seeds import run_seeds
+from train import report
+from train.launch import sweep
+from train.launch.jobs import standing
+from train.launch.seeds import run_seeds
+from train.run import config as configs
+from train.run import matrices, rundir
+from train.run.config import Config
+from train.run.places import Places
 
 from .tiny_data import write
 

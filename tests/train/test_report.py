@@ -14,17 +14,18 @@ import numpy as np
 import pytest
 import rich.console
 
-from train import config as configs
-from train import matrices, paper, report
-from train.__main__ import RunCommand, main, parse
-from train.config import Config
+from train import paper, report
+from train.cli.main import RunCommand, main, parse
 from train.errors import UserError
-from train.matrices import Matrices
 from train.report import svg
 from train.report.comparison import METRICS, compare, remarks, seeds_in_words
 from train.report.drawings import drawings
 from train.report.families import families, pairs
 from train.report.provenance import again
+from train.run import config as configs
+from train.run import matrices
+from train.run.config import Config
+from train.run.matrices import Matrices
 
 from .fake_runs import write_run
 

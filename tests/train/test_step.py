@@ -11,10 +11,11 @@ import optax
 import pytest
 
 import tag_optax
-from train import batches, optimizers
-from train.config import Config, OptimizerName, preset
-from train.engine import Engine
-from train.state import key_of_step
+from train import optimizers
+from train.run import batches
+from train.run.config import Config, OptimizerName, preset
+from train.run.engine import Engine
+from train.run.state import key_of_step
 
 from .conftest import make_stream
 

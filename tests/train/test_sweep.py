@@ -12,14 +12,16 @@ import time
 
 import pytest
 
-from train import commands, processes, rundir, sweep
-from train import config as configs
-from train.__main__ import main
+from train.cli import commands
+from train.cli.main import main
 from train.errors import DIVERGED, UserError
-from train.jobs import Job
-from train.places import Places
-from train.processes import Failure
-from train.signals import Stopped
+from train.launch import processes, sweep
+from train.launch.jobs import Job
+from train.launch.processes import Failure
+from train.run import config as configs
+from train.run import rundir
+from train.run.places import Places
+from train.run.signals import Stopped
 
 from .fake_pool import FakePool
 

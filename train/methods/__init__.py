@@ -4,8 +4,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # A config checks its method's name here, and so must be able to import this.
-    from train.config import Config
     from train.methods.base import Method
+    from train.run.config import Config
     from train.streams.types import Stream
 
 METHODS = {

@@ -4,12 +4,12 @@ import jax
 import optax
 
 import tag_optax
-from train.batches import Batch
-from train.config import Config
 from train.methods import memory
 from train.methods.base import Gradient, Method, loss_and_gradient, stats_if_any
-from train.problem import Problem, mean_loss
-from train.state import TrainState
+from train.run.batches import Batch
+from train.run.config import Config
+from train.run.problem import Problem, mean_loss
+from train.run.state import TrainState
 from train.streams.types import Stream
 
 

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from train.batches import Batch
-from train.config import Config
 from train.errors import UserError
-from train.problem import Problem, mean_loss
-from train.state import TrainState
+from train.run.batches import Batch
+from train.run.config import Config
+from train.run.problem import Problem, mean_loss
+from train.run.state import TrainState
 from train.streams.types import Stream
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import jax
 
-from train.batches import Batch
-from train.config import Config
 from train.methods import memory
 from train.methods.base import Gradient, Method, stats_if_any
-from train.problem import Problem, mean_loss
-from train.state import TrainState
+from train.run.batches import Batch
+from train.run.config import Config
+from train.run.problem import Problem, mean_loss
+from train.run.state import TrainState
 from train.streams.types import Stream
 
 

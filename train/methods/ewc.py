@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import optax
 
 import tag_optax
-from train.batches import Batch
 from train.methods.base import Method
-from train.problem import Problem, frozen_logits, one_by_one
-from train.state import TrainState
+from train.run.batches import Batch
+from train.run.problem import Problem, frozen_logits, one_by_one
+from train.run.state import TrainState
 
 
 class EWC(Method):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from train.batches import Batch
+from train.run.batches import Batch
 from train.streams.types import Stream
 
 NOBODY = -1  # The task of a slot that holds nothing.

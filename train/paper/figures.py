@@ -31,8 +31,8 @@ import pathlib
 import re
 from typing import Any, NamedTuple
 
-from train import config as configs
-from train.config import Config
+from train.run import config as configs
+from train.run.config import Config
 
 
 class Reference(NamedTuple):

@@ -4,8 +4,9 @@ import collections
 import dataclasses
 import math
 
-from train import metrics, paper
+from train import paper
 from train.report.groups import Group, Section
+from train.run import metrics
 
 NOTHING = "–"
 

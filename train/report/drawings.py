@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from matplotlib.figure import Figure
 
-from train import metrics, plots
+from train import plots
 from train.report.comparison import METRICS, Metric
 from train.report.families import Family, families, pairs
 from train.report.groups import Group, Section, counterparts, slug
+from train.run import metrics
 
 _CONSTANT = ("tag-uniform", "tag-self")
 """Weigh all other tasks alike, by definition: there is nothing to see in that."""

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from train import config as configs
-from train import metrics, paper, usage
-from train.config import CHOICES, Config
+from train import paper
 from train.errors import UserError
-from train.rundir import RunResult, find_runs, read_result
+from train.run import config as configs
+from train.run import metrics, usage
+from train.run.config import CHOICES, Config
+from train.run.rundir import RunResult, find_runs, read_result
 from train.streams.sources import are_complete
 
 
@@ -127,7 +128,7 @@ def sections(groups: list[Group]) -> list[Section]:
 def counterparts(without: Config, tagged: Config) -> bool:
     """Whether one is the other without TAG, as the paper pairs them.
 
-    >>> from train.config import preset
+    >>> from train.run.config import preset
     >>> tag = preset("split-cub", "tag-rmsprop")
     >>> [counterparts(preset("split-cub", name), tag) for name in ("sgd", "rmsprop", "adam")]
     [False, True, False]

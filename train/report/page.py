@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from html import escape
 
 import tag_optax
-from train import config as configs
 from train.report.comparison import (
     METRICS,
     Comparison,
@@ -18,6 +17,7 @@ from train.report.comparison import (
 from train.report.explanation import LINK, PAPER, explanation
 from train.report.groups import Group, Section
 from train.report.provenance import origins
+from train.run import config as configs
 
 MADE_BY = "Made by <code>python -m train report</code>"
 """Tells a report from any other page."""

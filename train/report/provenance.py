@@ -5,11 +5,11 @@ import dataclasses
 import shlex
 from typing import Any
 
-from train import config as configs
 from train import files
 from train.errors import UserError
 from train.report.groups import Group, Section
-from train.rundir import RunResult
+from train.run import config as configs
+from train.run.rundir import RunResult
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,7 +35,7 @@ def again(group: Group) -> str:
     """The command that makes the runs of a group once more.
 
     >>> import dataclasses
-    >>> from train.config import preset
+    >>> from train.run.config import preset
     >>> config = dataclasses.replace(preset("split-cub", "tag-adam"), epochs=2, eps_in_sqrt=False)
     >>> again(Group("", config, []))
     'python -m train run --stream split-cub --optimizer tag-adam --no-eps-in-sqrt --epochs 2'

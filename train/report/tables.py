@@ -5,10 +5,10 @@ import math
 import pathlib
 from typing import Any
 
-from train import metrics
-from train.config import Config
 from train.report.comparison import METRICS, compare
 from train.report.groups import Group
+from train.run import metrics
+from train.run.config import Config
 
 _GROUP = ("stream", "evaluate_on", "method", "optimizer", "learning_rate", "epochs")
 

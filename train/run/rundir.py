@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 
 import tag_optax
-from train import config as configs
-from train import files, matrices
-from train.config import Config
+from train import files
 from train.errors import UserError
-from train.matrices import Matrices
-from train.recorder import NoRecorder, Recorder
+from train.run import config as configs
+from train.run import matrices
+from train.run.config import Config
+from train.run.matrices import Matrices
+from train.run.recorder import NoRecorder, Recorder
 
 _PACKAGES = ("jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
 
@@ -171,7 +172,7 @@ def environment(devices: list[str], layout: str) -> dict[str, Any]:
 
 def _commit() -> str | None:
     """The commit of the checkout that runs, if it is one."""
-    root = pathlib.Path(__file__).parents[1]
+    root = pathlib.Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
 

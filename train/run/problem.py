@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from train.batches import Batch
 from train.models import apply_model
+from train.run.batches import Batch
 from train.streams.types import Stream
 
 # Below every real logit, and still finite: an infinity would make 0 * inf of masked gradients.

@@ -10,14 +10,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from train import hosts, metrics
-from train.checkpoint import Checkpoints
-from train.display import Display
-from train.engine import Engine
-from train.history import History
-from train.rundir import Bystander, RunDirectory
-from train.signals import Stopped
-from train.step import Outcome
+from train.launch.display import Display
+from train.run import hosts, metrics
+from train.run.checkpoint import Checkpoints
+from train.run.engine import Engine
+from train.run.history import History
+from train.run.rundir import Bystander, RunDirectory
+from train.run.signals import Stopped
+from train.run.step import Outcome
 
 
 class Run:

@@ -10,15 +10,16 @@ import numpy as np
 import optax
 
 import tag_optax
-from train import batches, methods, optimizers, problem, step
-from train.batches import Batch
-from train.config import Config
-from train.fingerprint import fingerprints
-from train.layout import Layout
+from train import methods, optimizers
 from train.models import build_model
 from train.models.pretrained import import_weights
-from train.state import TrainState, init_state, random_key
-from train.step import Outcome
+from train.run import batches, problem, step
+from train.run.batches import Batch
+from train.run.config import Config
+from train.run.fingerprint import fingerprints
+from train.run.layout import Layout
+from train.run.state import TrainState, init_state, random_key
+from train.run.step import Outcome
 from train.streams.types import Examples, Stream, check
 
 ONE_DEVICE = Layout()

@@ -9,19 +9,20 @@ from typing import Literal
 import jax
 import rich.console
 
-from train import devices as devices_
-from train import hosts, processes
-from train.config import Config
-from train.config import label as name
-from train.devices import Devices
-from train.display import Display, say
-from train.engine import Engine
 from train.errors import UserError
-from train.jobs import Job, is_done
-from train.layout import Layout, make_layout
-from train.loop import Run
-from train.places import Places
-from train.rundir import Bystander, RunDirectory
+from train.launch import processes
+from train.launch.display import Display, say
+from train.launch.jobs import Job, is_done
+from train.run import devices as devices_
+from train.run import hosts
+from train.run.config import Config
+from train.run.config import label as name
+from train.run.devices import Devices
+from train.run.engine import Engine
+from train.run.layout import Layout, make_layout
+from train.run.loop import Run
+from train.run.places import Places
+from train.run.rundir import Bystander, RunDirectory
 from train.streams import load_stream
 from train.streams.types import Stream, shortened
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import optax
 
 import tag_optax
-from train.batches import Batch
 from train.methods.base import Method
-from train.problem import Problem
-from train.state import TrainState, key_of_step
+from train.run.batches import Batch
+from train.run.problem import Problem
+from train.run.state import TrainState, key_of_step
 
 
 def _weights(opt_state: optax.OptState) -> jax.Array:

@@ -5,8 +5,8 @@ import math
 import re
 from typing import Literal
 
-from train.config import Config
 from train.errors import UserError, nearest
+from train.run.config import Config
 
 AXES = ("data", "model")
 """What a mesh axis may be called: batches are split over data, parameters over model."""
@@ -85,7 +85,7 @@ def choose_axes(devices: Devices, config: Config, *, available: int) -> dict[str
 
     `auto` takes as many devices as divide a batch evenly.
 
-    >>> from train.config import preset
+    >>> from train.run.config import preset
     >>> cifar = preset("split-cifar100", "tag-rmsprop")  # In batches of 10.
     >>> choose_axes(Devices(mesh="auto"), cifar, available=8)
     {'data': 5}

@@ -19,8 +19,8 @@ import jax
 import orbax.checkpoint as ocp
 
 from train.errors import UserError
-from train.history import History
-from train.state import TrainState
+from train.run.history import History
+from train.run.state import TrainState
 
 # Orbax reports each of its own steps, and its errors twice. What a user needs to know we say.
 logging.getLogger("absl").setLevel(logging.CRITICAL)

@@ -5,13 +5,14 @@ import itertools
 import pathlib
 from typing import Any
 
-from train import config as configs
-from train import grids, many, usage
-from train.config import Config
 from train.errors import UserError
-from train.jobs import Job, brief, describe
-from train.places import Places
-from train.seeds import check_seeds
+from train.launch import grids, many
+from train.launch.jobs import Job, brief, describe
+from train.launch.seeds import check_seeds
+from train.run import config as configs
+from train.run import usage
+from train.run.config import Config
+from train.run.places import Places
 
 FILES = ("best.json", "diverged.json", "results.csv", "results.json", "results.md")
 """What a search writes beside grid.json."""

@@ -8,14 +8,16 @@ from typing import Any, TypeVar
 
 import rich.console
 
-from train import files, methods, processes, rundir
-from train.display import say
+from train import files, methods
 from train.errors import UserError
-from train.jobs import Job, is_done, standing, tasks_learned
-from train.places import Places
-from train.processes import Failure
-from train.rundir import RunDirectory
-from train.seeds import open_stream
+from train.launch import processes
+from train.launch.display import say
+from train.launch.jobs import Job, is_done, standing, tasks_learned
+from train.launch.processes import Failure
+from train.launch.seeds import open_stream
+from train.run import rundir
+from train.run.places import Places
+from train.run.rundir import RunDirectory
 from train.streams.types import Stream
 
 Record = TypeVar("Record")

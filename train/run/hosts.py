@@ -17,9 +17,10 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
-from train import guard, signals
-from train.devices import Devices
 from train.errors import DIVERGED, FAILED, LOST, REFUSED, UserError
+from train.launch import guard
+from train.run import signals
+from train.run.devices import Devices
 
 Result = TypeVar("Result")
 

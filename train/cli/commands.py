@@ -4,17 +4,19 @@ import pathlib
 
 import rich.console
 
-from train import config as configs
-from train import hosts, report, search
-from train import sweep as sweeps
-from train.config import Config
-from train.devices import Devices
-from train.display import say as _say
-from train.grid import Grid
-from train.jobs import standing
-from train.places import Places
-from train.rundir import read_result
-from train.seeds import Parallel, run_seeds
+from train import report
+from train.launch import search
+from train.launch import sweep as sweeps
+from train.launch.display import say as _say
+from train.launch.grid import Grid
+from train.launch.jobs import standing
+from train.launch.seeds import Parallel, run_seeds
+from train.run import config as configs
+from train.run import hosts
+from train.run.config import Config
+from train.run.devices import Devices
+from train.run.places import Places
+from train.run.rundir import read_result
 
 _DEMO = ("rmsprop", "tag-rmsprop")
 

@@ -6,18 +6,19 @@ from typing import Any
 
 import rich.console
 
-from train import config as configs
-from train import grid_results, halving, many, metrics, rundir
-from train.config import Config
-from train.display import say
 from train.errors import UserError
-from train.grid import Grid, check_record, introduction, record
-from train.grid_results import Outcome
-from train.halving import Rung
-from train.jobs import Job, tasks_learned
-from train.places import Places
-from train.processes import Failure, check_processes
-from train.rundir import read_result
+from train.launch import grid_results, halving, many
+from train.launch.display import say
+from train.launch.grid import Grid, check_record, introduction, record
+from train.launch.grid_results import Outcome
+from train.launch.halving import Rung
+from train.launch.jobs import Job, tasks_learned
+from train.launch.processes import Failure, check_processes
+from train.run import config as configs
+from train.run import metrics, rundir
+from train.run.config import Config
+from train.run.places import Places
+from train.run.rundir import read_result
 
 
 def run(

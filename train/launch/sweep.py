@@ -9,14 +9,16 @@ from typing import Any
 
 import rich.console
 
-from train import config as configs
-from train import files, many, rundir, usage
-from train.config import Config
+from train import files
 from train.errors import UserError, nearest
-from train.jobs import Job, describe
-from train.places import Places
-from train.processes import Failure, check_processes
-from train.seeds import check_seeds
+from train.launch import many
+from train.launch.jobs import Job, describe
+from train.launch.processes import Failure, check_processes
+from train.launch.seeds import check_seeds
+from train.run import config as configs
+from train.run import rundir, usage
+from train.run.config import Config
+from train.run.places import Places
 
 Plan = dict[Config, tuple[int, ...]]
 """The seeds of each config, in order."""

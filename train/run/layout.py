@@ -13,8 +13,8 @@ import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import tag_optax
-from train.batches import Batch
-from train.state import TrainState
+from train.run.batches import Batch
+from train.run.state import TrainState
 
 
 class Layout:

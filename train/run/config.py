@@ -10,9 +10,10 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, Literal
 
-from train import files, presets
+from train import files
 from train.errors import UserError, nearest
 from train.methods import METHODS
+from train.run import presets
 
 StreamName = Literal[
     "split-cifar100",

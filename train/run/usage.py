@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 
-from train import config as configs
-from train.config import Config
 from train.errors import UserError
+from train.run import config as configs
+from train.run.config import Config
 
 
 def _has_tag(config: Config) -> bool:

@@ -5,11 +5,11 @@ import pathlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from train import config as configs
-from train import matrices, metrics
-from train.config import Config
-from train.places import Places
-from train.rundir import read_result
+from train.run import config as configs
+from train.run import matrices, metrics
+from train.run.config import Config
+from train.run.places import Places
+from train.run.rundir import read_result
 
 Standing = Literal["finished", "under way", "missing"]
 

@@ -5,8 +5,8 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from train import config as configs
 from train.errors import UserError
+from train.run import config as configs
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, Any]:

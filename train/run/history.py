@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from train.matrices import from_nested, to_nested
+from train.run.matrices import from_nested, to_nested
 
 
 @dataclasses.dataclass

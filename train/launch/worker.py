@@ -1,4 +1,4 @@
-"""What a process of the pool does: `python -m train.worker`, a job on its standard input."""
+"""What a process of the pool does: `python -m train.launch.worker`, a job on its standard input."""
 
 import json
 import os
@@ -6,12 +6,12 @@ import sys
 
 import rich.console
 
-from train import hosts
-from train.display import say
 from train.errors import AFTER_SIGNAL, DIVERGED, DONE, REFUSED, UserError
-from train.jobs import Job, from_json
-from train.seeds import run_seeds
-from train.signals import Stopped, stop_without
+from train.launch.display import say
+from train.launch.jobs import Job, from_json
+from train.launch.seeds import run_seeds
+from train.run import hosts
+from train.run.signals import Stopped, stop_without
 
 
 def work(job: Job) -> int:

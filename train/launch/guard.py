@@ -10,9 +10,9 @@ import subprocess
 import sys
 from types import FrameType
 
-from train.devices import Devices
 from train.errors import AFTER_SIGNAL, LOST
-from train.signals import stop_without
+from train.run.devices import Devices
+from train.run.signals import stop_without
 
 _GUARDED = "TAG_OPTAX_GUARDED_BY"
 

@@ -16,10 +16,10 @@ import rich.console
 import rich.live
 import rich.text
 
-from train.display import say
 from train.errors import DIVERGED, UserError
-from train.jobs import Job, to_json
-from train.signals import Stopped, catch_stop
+from train.launch.display import say
+from train.launch.jobs import Job, to_json
+from train.run.signals import Stopped, catch_stop
 
 _LOOK_EVERY = 0.2  # seconds
 
@@ -102,7 +102,7 @@ class _Worker:
             given.seek(0)
             # In a session of its own: Ctrl-C reaches this process alone, which passes it on once.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "train.worker"],
+                [sys.executable, "-m", "train.launch.worker"],
                 stdin=given,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -3,8 +3,8 @@
 import dataclasses
 import pathlib
 
-from train.config import Config, variant
 from train.errors import UserError
+from train.run.config import Config, variant
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Places:
     def experiment(self, config: Config) -> pathlib.Path:
         """A directory for each config.
 
-        >>> from train.config import preset
+        >>> from train.run.config import preset
         >>> Places().experiment(preset("split-cub", "tag-adam", "er")).as_posix()
         'runs/split-cub/er/tag-adam'
         """

@@ -10,10 +10,10 @@ from typing import Any
 import rich.box
 import rich.table
 
-from train import metrics, rundir
-from train.config import Config
 from train.errors import UserError
-from train.jobs import brief
+from train.launch.jobs import brief
+from train.run import metrics, rundir
+from train.run.config import Config
 
 Axes = Mapping[str, tuple[Any, ...]]
 

@@ -10,9 +10,9 @@ import scipy.stats
 
 from benchmarks.findings import CONFIDENCE, find, paired
 from train import paper
+from train.paper.presets import usual
 from train.report import Group, Section
 from train.report.comparison import METRICS, Comparison, compare
-from train.run import config as configs
 
 PAPER_SEEDS = 5
 FAR = 2.0
@@ -121,7 +121,7 @@ def distances(section: Section) -> list[str]:
     lines = []
     for group in section.groups:
         found = compare(group, METRICS[0])
-        if group.config != configs.usual(group.config) or not abs(found.difference) > FAR:
+        if group.config != usual(group.config) or not abs(found.difference) > FAR:
             continue
         tried = [
             f"{choice.name}, {' and '.join(_beside(theirs, found.reference))}"

@@ -8,55 +8,53 @@ winners.
 """
 
 import argparse
-import dataclasses
 import pathlib
 import tempfile
-import typing
 
 import numpy as np
-import rich.console
 
 from benchmarks import measure
+from train.launch.jobs import Job, Places, Streams
 from train.launch.seeds import run_seeds
-from train.run import config, metrics
-from train.run.places import Places
-from train.run.rundir import read_result
+from train.optimizers import OPTIMIZERS
+from train.paper.presets import preset
+from train.run import metrics
+from train.run.config import Config
+from train.run.progress import Progress
+from train.run.records import read_measured
 
 RATES = (1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1.0)
 SEEDS = (1, 2, 3)
 
 
-def final_accuracies(settings: config.Config, seeds: tuple[int, ...]) -> list[float]:
+def final_accuracies(config: Config, seeds: tuple[int, ...]) -> list[float]:
     """The average accuracy at the stream's end for each seed; 0 where it failed."""
     with tempfile.TemporaryDirectory() as scratch:
-        places = Places(out=pathlib.Path(scratch))
-        quiet = rich.console.Console(quiet=True)
-        failed = run_seeds(settings, seeds, places, quiet, "serial")
+        directories = {seed: pathlib.Path(scratch) / str(seed) for seed in seeds}
+        jobs = [
+            Job(name=str(seed), config=config, seed=seed, tasks=config["num_tasks"], directory=path)
+            for seed, path in directories.items()
+        ]
+        failed = run_seeds(jobs, Streams(Places()), Progress(), "serial").failed
         return [
-            0.0
-            if seed in failed
-            else metrics.summary(
-                read_result(places.seed_directory(settings, seed)).accuracy
-            ).accuracy
-            for seed in seeds
+            0.0 if seed in failed else metrics.summary(read_measured(path).accuracy).accuracy
+            for seed, path in directories.items()
         ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--optimizers", nargs="+", default=list(typing.get_args(config.OptimizerName))
-    )
+    parser.add_argument("--optimizers", nargs="+", default=list(OPTIMIZERS))
     parser.add_argument("--quick", action="store_true", help="a trial; the record is kept apart")
     arguments = parser.parse_args()
     rates, seeds = (RATES[3:5], SEEDS[:1]) if arguments.quick else (RATES, SEEDS)
     record = measure.environment("benchmarks.digits_rates") | {"seeds": seeds, "rows": []}
     for optimizer in arguments.optimizers:
-        preset = config.preset("rotated-digits", optimizer)
+        usual = preset("rotated-digits", optimizer).changed({"evaluate_on": "validation"})
         found = {}
         for rate in rates:
-            settings = dataclasses.replace(preset, learning_rate=rate, evaluate_on="validation")
-            found[rate] = 100 * np.mean(final_accuracies(settings, seeds))
+            config = usual.changed({"learning_rate": rate})
+            found[rate] = 100 * np.mean(final_accuracies(config, seeds))
         best = max(found, key=lambda rate: found[rate])
         record["rows"].append(
             {

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import scipy.stats
 
+from train.paper.presets import preset
 from train.report import Group, Section
-from train.run import config as configs
 from train.run import metrics
 
 CONFIDENCE = 0.95
@@ -73,8 +73,8 @@ def paired(one: Group, other: Group, field: str, factor: float = 1) -> Differenc
 
 def find(section: Section, optimizer: str, method: str = "naive", **settings: Any) -> Group | None:
     """The group of a preset, or of a preset with these settings changed."""
-    wanted = dataclasses.replace(configs.preset(section.stream, optimizer, method), **settings)
-    return next((group for group in section.groups if group.config == wanted), None)
+    wanted = preset(section.stream, optimizer, method).changed(settings).record
+    return next((g for g in section.groups if not g.config.differences(wanted)), None)
 
 
 def cosine(section: Section) -> list[str]:
@@ -125,9 +125,9 @@ def _range_of_weights(group: Group | None) -> list[str]:
     alphas = [run.alpha for run in group.runs if run.alpha is not None] if group else []
     if group is None or not alphas:
         return []
-    earlier = np.tri(group.config.num_tasks, k=-1, dtype=bool)
+    earlier = np.tri(group.config["num_tasks"], k=-1, dtype=bool)
     low, middle, high = np.quantile([alpha[earlier] for alpha in alphas], (0.025, 0.5, 0.975))
-    least, most = math.exp(-group.config.b), math.exp(group.config.b)
+    least, most = math.exp(-group.config["b"]), math.exp(group.config["b"])
     return [
         f"- The weights: of all α(t, s) of earlier tasks in `{group.label}`, each a mean "
         f"over the steps of task t, 95 % lie between {low:.2f} and {high:.2f}, half of them below "
@@ -148,7 +148,7 @@ def _verdict(first: str, second: str, accuracy: Difference, forgetting: Differen
 def half_turn(section: Section) -> list[str]:
     """Whether accuracy rises at 180 degrees, where the paper sees it rise: Markdown, or nothing."""
     tag = find(section, "tag-rmsprop")
-    if tag is None or tag.config.num_tasks < 8:
+    if tag is None or tag.config["num_tasks"] < 8:
         return []
     before, turned, after = 5, 6, 7  # The tasks at 150, 180 and 210 degrees, from zero.
     curves = {

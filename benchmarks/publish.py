@@ -9,22 +9,22 @@ README is made too, between its two marks.
 
 import argparse
 import contextlib
+import functools
 import pathlib
 import re
 from collections.abc import Sequence
 
 from benchmarks import against_paper, findings
-from train import pictures, report
+from train import report
 from train.errors import UserError
 from train.launch import sweep
-from train.launch.jobs import standing
+from train.paper.presets import experiment, preset
 from train.report import Group, Section, markdown
 from train.report.comparison import METRICS, compare
-from train.report.drawings import drawings
-from train.report.page import Figure, page
-from train.report.provenance import again, origins
-from train.report.write import inlined
-from train.run.places import Places
+from train.report.drawings import Drawing
+from train.report.page import page
+from train.report.provenance import command, origins
+from train.report.write import illustrated, save
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 FRONT_PAGE = pathlib.Path(__file__).parents[1] / "README.md"
@@ -59,21 +59,25 @@ def publish(results: pathlib.Path) -> list[pathlib.Path]:
     with contextlib.chdir(results):
         sections, unfinished = read()
         PLOTS.mkdir(exist_ok=True)
-        plots: Plots = {section.title: {} for section in sections}
-        parts: list[tuple[Section, list[Figure]]] = []
+        plots: Plots = {}
+        parts = []
         for section in sections:
-            figures = []
-            for drawing in drawings(section, _in_detail):
-                if drawing.name in [f"{section.slug}-{end}" for end in _SHOWN]:
-                    file = PLOTS / f"{drawing.name}.png"
-                    pictures.save(drawing.figure, file)
-                    plots[section.title][drawing.title] = file.as_posix()
-                figures.append(inlined(drawing))
-            parts.append((section, figures))
+            keep = functools.partial(_keep, section)
+            plots[section.title], part = illustrated(section, keep, _in_detail)
+            parts.append(part)
         _remove_others(plots)
-        pathlib.Path("report.html").write_text(page(parts))
+        pathlib.Path("report.html").write_text(page(sections, parts))
         pathlib.Path("README.md").write_text(text(sections, plots))
     return unfinished
+
+
+def _keep(section: Section, drawing: Drawing) -> str | None:
+    """The file of a plot that the README shows."""
+    if drawing.name not in [f"{section.slug}-{end}" for end in _SHOWN]:
+        return None
+    file = PLOTS / f"{drawing.name}.png"
+    save(drawing.figure, file)
+    return file.as_posix()
 
 
 def read() -> tuple[list[Section], list[pathlib.Path]]:
@@ -130,14 +134,19 @@ def front_page(page: str, sections: Sequence[Section]) -> str:
 def _repetition(section: Section) -> list[str]:
     """The command of the sweep, those of its rows, and how the runs were made."""
     lines = ["### To repeat", ""]
+    runs = {run.path for group in section.groups for run in group.runs}
     for path in _sweeps():
-        plan = sweep.plan({}, sweep.read(path), path)
-        if not any(config.stream == section.stream for config in plan):
+        plan = sweep.plan({}, sweep.read(path), preset, path)
+        if not any(config.stream.name == section.stream for config in plan):
             continue
-        jobs = sweep.jobs(plan, Places(out=pathlib.Path(path.stem)))
-        finished = sum(standing(job) == "finished" for job in jobs)
+        asked = [
+            experiment(pathlib.Path(path.stem), config.record) / f"seed-{seed}"
+            for config, seeds in plan.items()
+            for seed in seeds
+        ]
+        finished = sum(run in runs for run in asked)
         lines += [
-            f"{finished} of {len(jobs)} runs are finished. This does what is missing, and with "
+            f"{finished} of {len(asked)} runs are finished. This does what is missing, and with "
             "another `--out` all of them again:",
             "",
             "```sh",
@@ -146,13 +155,15 @@ def _repetition(section: Section) -> list[str]:
             "",
         ]
     lines += ["| row | command |", "|---|---|"]
-    lines += [f"| {markdown.escape(g.label)} | `{again(g)}` |" for g in section.groups]
+    for group in section.groups:
+        again = command(group.config, [run.seed for run in group.runs])
+        lines.append(f"| {markdown.escape(group.label)} | `{again}` |")
     lines += ["", "Made by:", ""]
     for origin in origins(section):
         runs = f"{len(origin.runs)} run{'s' * (len(origin.runs) > 1)}"
         facts = markdown.escape(", ".join(origin.facts))
-        command = f" `{origin.command}`," * bool(origin.command)
-        lines.append(f"- {runs}:{command} {facts}")
+        made = f" `{origin.command}`," * bool(origin.command)
+        lines.append(f"- {runs}:{made} {facts}")
     return [*lines, ""]
 
 
@@ -163,7 +174,7 @@ def _sweeps() -> list[pathlib.Path]:
 def _in_detail(group: Group) -> bool:
     """Of the many groups only those that the paper looks into."""
     kinds = (("naive", "sgd"), ("naive", "rmsprop"), ("naive", "tag-rmsprop"))
-    return not group.apart and (group.config.method, group.config.optimizer) in kinds
+    return not group.apart and (group.config["method"], group.config["optimizer"]) in kinds
 
 
 def _remove_others(plots: Plots) -> None:

@@ -60,6 +60,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
+def write_json(path: pathlib.Path, content: Any) -> None:
+    """Writes a JSON file whole or not at all."""
+    write_whole(path, json.dumps(content, indent=1) + "\n")
+
+
 def write_whole(path: pathlib.Path, text: str) -> None:
     """Writes a file whole or not at all; what stood there stays until the new one is on the disk.
 
@@ -86,22 +91,28 @@ def write_whole(path: pathlib.Path, text: str) -> None:
 class Appended:
     """A file that grows by whole lines: one that does not fit is taken back."""
 
-    def __init__(self, path: pathlib.Path):
+    def __init__(self, path: pathlib.Path, size: int):
+        """Goes on after the first `size` bytes; what was written after them is cut off."""
         self._path = path
+        self.size = size
         with saying_why(path):
             self._file = path.open("ab", buffering=0)
-            self._size = self._file.seek(0, os.SEEK_END)
+            self._file.truncate(size)
 
-    def write(self, line: str) -> None:
-        encoded = line.encode()
+    def write(self, line: bytes) -> None:
         with saying_why(self._path):
             try:
-                if self._file.write(encoded) != len(encoded):
+                if self._file.write(line) != len(line):
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
-                self._file.truncate(self._size)
+                self._file.truncate(self.size)
                 raise
-        self._size += len(encoded)
+        self.size += len(line)
+
+    def sync(self) -> None:
+        """Returns when all that was written is on the disk."""
+        with saying_why(self._path):
+            os.fsync(self._file.fileno())
 
     def close(self) -> None:
         self._file.close()

@@ -1,95 +1,306 @@
-"""Optimizers by name, as optax transformations that all take the task id."""
+"""Optimizers by name: optax transformations, given how many tasks there are, with their settings.
 
+A user's own is any function of the number of tasks that returns an optax transformation. The task
+reaches it as the extra argument `task_id`, and the loss of the batch as `value`, if it takes them.
+"""
+
+import dataclasses
+import inspect
 from collections.abc import Callable
+from typing import Any, Literal
 
 import jax
+import jax.numpy as jnp
 import optax
 
 import tag_optax
-from train.run.config import Config
+from train import settings
+from train.errors import UserError
 
 _LOWEST_STABLE_RATE = 5e-5  # The floor that Stable SGD's authors put under the decaying rate.
 
 
-def scale_by_task(
-    factor: Callable[[jax.Array], jax.Array],
-) -> optax.GradientTransformationExtraArgs:
-    """Multiplies updates by a factor of the task id."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Optimizer:
+    """Steps along a direction, scaled by the rate."""
 
-    def update(updates, state, params=None, **extra_args):
-        del params
-        return optax.tree.scale(factor(extra_args["task_id"]), updates), state
+    learning_rate: float = 0.1
+    """Step size."""
+    weight_decay: float = 0.0
+    """Pull every parameter to zero by this share of the rate, apart from the gradient."""
 
-    return optax.GradientTransformationExtraArgs(lambda params: optax.EmptyState(), update)
+    def __post_init__(self) -> None:
+        settings.check_numbers(self)
+        for name, (holds, rule) in _RULES.items():
+            value = getattr(self, name, None)
+            settings.check(value is None or holds(value), name, rule, value)
 
+    def direction(self) -> optax.GradientTransformation:
+        """What is done to a gradient before the rate scales it."""
+        raise NotImplementedError
 
-def _stable_sgd(config: Config) -> optax.GradientTransformationExtraArgs:
-    def rate(task_id: jax.Array) -> jax.Array:
-        # The first task already has the decayed rate, as in the authors' code.
-        decayed = config.learning_rate * config.decay ** (task_id + 1.0)
-        return -jax.numpy.maximum(decayed, _LOWEST_STABLE_RATE)
+    def rate(self) -> optax.GradientTransformation:
+        return optax.scale_by_learning_rate(self.learning_rate)
 
-    return optax.chain(_momentum(config), scale_by_task(rate))
-
-
-def _momentum(config: Config) -> optax.GradientTransformation:
-    return optax.trace(config.momentum) if config.momentum else optax.identity()
-
-
-def _tag(
-    config: Config, capacity: int | None, skip_unseen: bool
-) -> optax.GradientTransformationExtraArgs:
-    kind = {"tag-adagrad": tag_optax.tag_adagrad, "tag-adam": tag_optax.tag_adam}
-    relatedness = {
-        "tag-uniform": "uniform",
-        "tag-age": "age",
-        "tag-g": "first_gradients",
-        "tag-self": "self",
-    }
-    return kind.get(config.optimizer, tag_optax.tag_rmsprop)(
-        config.b,
-        capacity or config.num_tasks,
-        config.learning_rate,
-        b1=config.b1,
-        **({} if config.optimizer == "tag-adagrad" else {"b2": config.b2}),
-        eps=config.eps,
-        eps_in_sqrt=config.eps_in_sqrt,
-        alpha_scope=config.alpha_scope,
-        relatedness=relatedness.get(config.optimizer, "cosine"),
-        num_gradients=config.num_gradients,
-        # One running sum serves where no cosine asks for the tasks' own moments.
-        constant_memory=config.optimizer == "tag-self",
-        skip_unseen=skip_unseen,
-    )
+    def __call__(self, tasks: int) -> optax.GradientTransformation:
+        decay = [optax.add_decayed_weights(self.weight_decay)] if self.weight_decay else []
+        return optax.chain(self.direction(), *decay, self.rate())
 
 
-def make(
-    config: Config, *, capacity: int | None = None, skip_unseen: bool = True
-) -> optax.GradientTransformationExtraArgs:
-    """The optimizer of a config.
+_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "learning_rate": (lambda x: x > 0, "must be above 0"),
+    "weight_decay": (lambda x: x >= 0, "must not be negative"),
+    "eps": (lambda x: x > 0, "must be above 0"),
+    "b": (lambda x: x >= 0, "must not be negative"),
+    "b1": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
+    "b2": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
+    "momentum": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
+    "decay": (lambda x: 0 < x <= 1, "must lie in (0, 1]"),
+}
 
-    TAG has room for `capacity` tasks, or for the config's; on a mesh that splits the bank,
-    `skip_unseen` must be False.
 
-    >>> import jax.numpy as jnp
-    >>> tx = make(Config(optimizer="stable-sgd", learning_rate=1.0, decay=0.5))
-    >>> updates, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)), task_id=1)
-    >>> updates
+def _momentum(momentum: float) -> optax.GradientTransformation:
+    return optax.trace(momentum) if momentum else optax.identity()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SGD(Optimizer):
+    momentum: float = 0.0
+    """How much of a step the next one keeps."""
+
+    def direction(self) -> optax.GradientTransformation:
+        return _momentum(self.momentum)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StableSGD(SGD):
+    """SGD at a rate that falls with every task (Mirzadeh et al., 2020).
+
+    >>> tx = StableSGD(learning_rate=1.0, decay=0.5)(2)
+    >>> tx.update(jnp.ones(1), tx.init(jnp.ones(1)), task_id=1)[0]
     Array([-0.25], dtype=float32)
     """
-    rate, eps = config.learning_rate, config.eps
-    inside, outside = (eps, 0.0) if config.eps_in_sqrt else (0.0, eps)
-    match config.optimizer:
-        case "sgd":
-            tx = optax.sgd(rate, momentum=config.momentum or None)
-        case "adagrad":
-            tx = optax.adagrad(rate, initial_accumulator_value=0.0, eps=eps)
-        case "rmsprop":
-            tx = optax.rmsprop(rate, decay=config.b2, eps=eps, eps_in_sqrt=config.eps_in_sqrt)
-        case "adam":
-            tx = optax.adam(rate, config.b1, config.b2, eps=outside, eps_root=inside)
-        case "stable-sgd":
-            tx = _stable_sgd(config)
-        case _:
-            tx = _tag(config, capacity, skip_unseen)
+
+    decay: float = 1.0
+    """The rate falls by this factor with every task."""
+
+    def rate(self) -> optax.GradientTransformation:
+        def update(updates, state, params=None, *, task_id, **extra_args):
+            del params, extra_args
+            # The first task already has the decayed rate, as in the authors' code.
+            rate = self.learning_rate * self.decay ** (task_id + 1.0)
+            return optax.tree.scale(-jnp.maximum(rate, _LOWEST_STABLE_RATE), updates), state
+
+        return optax.GradientTransformationExtraArgs(
+            lambda params: optax.EmptyState(),
+            update,  # type: ignore[arg-type]  # The task id is required.
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adagrad(Optimizer):
+    learning_rate: float = 0.005
+    """Step size."""
+    eps: float = 1e-8
+    """Keeps divisions finite."""
+
+    def direction(self) -> optax.GradientTransformation:
+        return optax.scale_by_rss(initial_accumulator_value=0.0, eps=self.eps)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RMSProp(Adagrad):
+    b2: float = 0.99
+    """Decay of the second moments."""
+    eps_in_sqrt: bool = True
+    """Add eps inside the root, as the paper writes it; outside, as the authors' code does."""
+    momentum: float = 0.0
+    """How much of a step the next one keeps."""
+
+    def direction(self) -> optax.GradientTransformation:
+        scaled = optax.scale_by_rms(self.b2, eps=self.eps, eps_in_sqrt=self.eps_in_sqrt)
+        return optax.chain(scaled, _momentum(self.momentum)) if self.momentum else scaled
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Adam(Optimizer):
+    learning_rate: float = 0.005
+    """Step size."""
+    b1: float = 0.9
+    """Decay of the first moments."""
+    b2: float = 0.999
+    """Decay of the second moments."""
+    eps: float = 1e-8
+    """Keeps divisions finite."""
+    eps_in_sqrt: bool = True
+    """Add eps inside the root, as the paper writes it; outside, as the authors' code does."""
+
+    def direction(self) -> optax.GradientTransformation:
+        inside, outside = (self.eps, 0.0) if self.eps_in_sqrt else (0.0, self.eps)
+        return optax.scale_by_adam(self.b1, self.b2, eps=outside, eps_root=inside)
+
+
+Relatedness = Literal["cosine", "first_gradients", "uniform", "age", "self"]
+Storage = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TagAdagrad(Optimizer):
+    """TAG (Malviya et al., 2022) over sums of squared gradients."""
+
+    learning_rate: float = 0.005
+    """Step size."""
+    relatedness: Relatedness = "cosine"
+    """What weighs the other tasks: the cosine of the tasks' momenta, or of their first gradients;
+    uniform and self: all alike, self with exp(-b) for the task at hand; age: how long ago."""
+    b: float = 5.0
+    """How strongly relatedness matters."""
+    b1: float = 0.9
+    """Decay of the first moments."""
+    eps: float = 1e-8
+    """Keeps divisions finite."""
+    eps_in_sqrt: bool = True
+    """Add eps inside the root, as the paper writes it; outside, as the authors' code does."""
+    alpha_scope: Literal["global", "leaf"] = "global"
+    """One cosine over all parameters (the paper), or one a tensor (its authors' code)."""
+    num_gradients: int = 1
+    """first_gradients: how many first gradients of a task stand for it."""
+    mu_dtype: Storage = "float32"
+    """What the tasks' first moments are kept in."""
+    nu_dtype: Storage = "float32"
+    """What the tasks' second moments are kept in."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settings.check_counts(self, "num_gradients")
+        compares = self.relatedness in ("cosine", "first_gradients")
+        for name, used in (
+            ("b", self.relatedness not in ("uniform", "age")),
+            ("alpha_scope", compares),
+            ("num_gradients", self.relatedness == "first_gradients"),
+            ("mu_dtype", compares or hasattr(self, "bias_corrected")),
+        ):
+            if not used and getattr(self, name) != _DEFAULTS[name]:
+                raise UserError(
+                    f"{settings.flag(name)} would change nothing with --relatedness "
+                    f"{self.relatedness}: leave it at {_DEFAULTS[name]}."
+                )
+
+    def __call__(
+        self, tasks: int, *, splits_bank: bool = False
+    ) -> optax.GradientTransformationExtraArgs:
+        """`splits_bank`: devices hold different parts of the tasks' moments."""
+        return self.alias()(
+            self.b,
+            tasks,
+            self.learning_rate,
+            b1=self.b1,
+            eps=self.eps,
+            eps_in_sqrt=self.eps_in_sqrt,
+            alpha_scope=self.alpha_scope,
+            relatedness=self.relatedness,
+            num_gradients=self.num_gradients,
+            # One running sum serves where no cosine asks for the tasks' own moments.
+            constant_memory=self.relatedness == "self",
+            skip_unseen=not splits_bank,
+            mu_dtype=self.mu_dtype,
+            nu_dtype=self.nu_dtype,
+            weight_decay=self.weight_decay,
+            **self.decays(),
+        )
+
+    def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
+        return tag_optax.tag_adagrad
+
+    def decays(self) -> dict[str, float]:
+        return {}
+
+
+_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TagAdagrad)}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TagRMSProp(TagAdagrad):
+    """TAG over moving averages of squared gradients."""
+
+    learning_rate: float = 2.5e-4
+    """Step size."""
+    b2: float = 0.99
+    """Decay of the second moments."""
+
+    def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
+        return tag_optax.tag_rmsprop
+
+    def decays(self) -> dict[str, float]:
+        return {"b2": self.b2}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TagAdam(TagRMSProp):
+    """TAG with Adam's momentum and correction of bias."""
+
+    learning_rate: float = 5e-4
+    """Step size."""
+    b2: float = 0.999
+    """Decay of the second moments."""
+
+    bias_corrected = True
+
+    def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
+        return tag_optax.tag_adam
+
+
+OPTIMIZERS: dict[str, Optimizer] = {
+    "sgd": SGD(),
+    "adagrad": Adagrad(),
+    "rmsprop": RMSProp(),
+    "adam": Adam(),
+    "stable-sgd": StableSGD(),
+    "tag-rmsprop": TagRMSProp(),
+    "tag-adagrad": TagAdagrad(),
+    "tag-adam": TagAdam(),
+    "tag-uniform": TagRMSProp(relatedness="uniform"),
+    "tag-age": TagRMSProp(relatedness="age"),
+    "tag-g": TagRMSProp(relatedness="first_gradients"),
+    "tag-self": TagRMSProp(relatedness="self"),
+}
+
+
+def make(given: Any, tasks: int, *, splits_bank: bool = False) -> Any:
+    """The optax transformation that a user's function, or one of these, makes for so many tasks.
+
+    >>> make(SGD(learning_rate=1.0), 3).update(jnp.ones(1), (optax.EmptyState(),) * 2)[0]
+    Array([-1.], dtype=float32)
+    """
+    if isinstance(given, optax.GradientTransformation):
+        tx = given
+    elif isinstance(given, TagAdagrad):
+        tx = given(tasks, splits_bank=splits_bank)
+    else:
+        tx = _called(given, tasks)
+    if not isinstance(tx, optax.GradientTransformation):
+        raise UserError(
+            "An optimizer must be an optax transformation, or a function that takes how many tasks "
+            f"there are and returns one, as in lambda tasks: optax.sgd(0.1); this gave {tx!r:.80}."
+        )
     return optax.with_extra_args_support(tx)
+
+
+def _called(given: Any, tasks: int) -> Any:
+    """What a function of the number of tasks returns; anything else as it is."""
+    try:
+        inspect.signature(given).bind(tasks)
+    except TypeError:
+        return given
+    except ValueError:  # A function of another language, which does not say what it takes.
+        pass
+    return given(tasks)
+
+
+def keeps_tasks(opt_state: optax.OptState) -> bool:
+    """Whether TAG is somewhere in an optimizer's state, and so weights of the tasks."""
+
+    def is_tag(node: Any) -> bool:
+        return isinstance(node, tag_optax.ScaleByTagState)
+
+    return any(map(is_tag, jax.tree.leaves(opt_state, is_leaf=is_tag)))

@@ -1,48 +1,29 @@
 """Figures of a run: accuracy along the stream, accuracy matrix, alpha, and methods compared.
 
-Every function takes plain arrays and returns a figure. Accuracies come in
-[0, 1] and are drawn in percent, tasks are indexed from zero and drawn from one. A leading axis
+Every function takes plain arrays and returns a figure. Accuracies come in [0, 1] and are drawn in
+percent, any other score as it is; tasks are indexed from zero and drawn from one. A leading axis
 counts seeds; NaN is left blank. pyplot is not used: it keeps every figure in global state.
 """
 
 import math
-import re
-import textwrap
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import AutoLocator, LogLocator, NullLocator
-from matplotlib.typing import LineStyleType
 from numpy.typing import ArrayLike, NDArray
 
-from train.run.metrics import over_seeds
+from train import plot_style as look
+from train.plot_style import Style
 
-# Okabe and Ito's colours, safe for the colour-blind, with grey for their yellow, faint on white.
-COLOURS = (
-    *("#0072B2", "#D55E00", "#009E73", "#000000"),
-    *("#CC79A7", "#E69F00", "#56B4E9", "#707070"),
-)
-MARKERS = "osD^"  # Filled for four methods, hollow for the next four.
-# Five, so that the ninth method has the colour and marker of the first, but not its line.
-LINES: tuple[LineStyleType, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-INK, GREY, GRID, DOTS, BARS = "#222222", "#6E6E6E", "#E3E3E3", "#56B4E9", "#8CCBEF"
-# On a coloured tile: not INK and white, which a page with a dark background exchanges.
-ON_DARK, ON_BRIGHT = "#FEFEFE", "#111111"
-WIDE, NARROW = 8.5, 4.1  # Inches.
-TITLE, TEXT, SMALL = 12.0, 10.0, 9.0  # Points.
-NAME_WIDTH = 30  # Characters in a line of a method's or a task's name.
-MOST_TICKS, MOST_NUMBERS = 20, 12  # Tasks beyond which labels would touch.
-
-Style = dict[str, Any]
+MOST_NUMBERS = 12  # Tasks beyond which numbers in a matrix would touch.
+MOST_EXPONENT = 700  # Beyond it a power of e is no float.
+ACCURACY = "accuracy"
 
 
 def accuracy_along_stream(
-    curves: Mapping[str, ArrayLike], *, title: str, narrow: bool = False
+    curves: Mapping[str, ArrayLike], *, title: str, score: str = "accuracy", narrow: bool = False
 ) -> Figure:
     """The average accuracy A_t of each method, ``curves[method][seed, t]``, task by task.
 
@@ -51,13 +32,15 @@ def accuracy_along_stream(
     >>> accuracy_along_stream({"sgd": [[0.9, 0.7]]}, title="Stream").axes[0].get_ylabel()
     'average accuracy (%)'
     """
-    size = (NARROW, 3.4 + 0.19 * (len(curves) + 1)) if narrow else (WIDE, 4.8)
-    figure = _figure(*size, title)
-    axes = _plain(figure.add_subplot())
-    _draw_curves(axes, curves, legend_below=narrow)
-    axes.set_ylabel("average accuracy (%)", fontsize=TEXT)
+    size = (look.NARROW, 3.4 + 0.19 * (len(curves) + 1)) if narrow else (look.WIDE, 4.8)
+    figure = look.blank(*size, title)
+    axes = look.plain(figure.add_subplot())
+    _draw_curves(axes, curves, score, legend_below=narrow)
+    axes.set_ylabel(f"average {_shown(score)[1]}", fontsize=look.TEXT)
     tasks = np.shape(next(iter(curves.values())))[-1]
-    _count_tasks(axes, tasks, "tasks learned", most=MOST_TICKS // 2 if narrow else MOST_TICKS)
+    look.count_tasks(
+        axes, tasks, "tasks learned", most=look.MOST_TICKS // 2 if narrow else look.MOST_TICKS
+    )
     return figure
 
 
@@ -67,70 +50,83 @@ def accuracy_matrix(
     *,
     title: str,
     limits: tuple[float, float] | None = None,
+    score: str = "accuracy",
 ) -> Figure:
     """A heat map of ``a[t, s]`` (or ``a[seed, t, s]``): the accuracy on task s after task t.
 
-    A name may be empty. ``limits``, in percent, give several figures one colour scale.
+    A name may be empty. ``limits``, in what is drawn, give several figures one colour scale.
 
     >>> accuracy_matrix([[0.9, np.nan], [0.5, 0.8]], ["a", "b"], title="A").axes[0].get_xlabel()
     'evaluated on task'
     """
-    names = [_wrap(name) for name in task_names]
+    names = [look.wrap(name) for name in task_names]
     tasks = len(names)
-    percent = np.where(np.tri(tasks, dtype=bool), 100 * _mean_matrix(a), np.nan)
-    low, high = limits or round_limits(percent)
+    factor, unit = _shown(score)
+    measured = np.where(np.tri(tasks, dtype=bool), _mean_matrix(a), np.nan)
+    low, high = limits or round_limits([measured], score)
+    shown = factor * measured
+    numbers = {
+        (t, s): f"{shown[t, s]:{'.1f' if score == ACCURACY else '.3g'}}"
+        for t, s in np.argwhere(~np.isnan(shown) & (tasks <= MOST_NUMBERS))
+    }
 
-    cell = max(0.5 if tasks <= MOST_NUMBERS else 0.32, _height(names))
+    cell = max(0.5 if tasks <= MOST_NUMBERS else 0.32, look.height_of(names))
+    cell = max(cell, 0.085 * max(map(len, numbers.values()), default=0))
     side = max(3.0, tasks * cell)
     longest = max(len(line) for name in names for line in name.split("\n"))
-    figure = _figure(side + 1.8 + 0.08 * longest, side + 1.1, title)
+    figure = look.blank(side + 1.8 + 0.08 * longest, side + 1.1, title)
     axes = figure.add_subplot()
     edges = np.arange(tasks + 1) + 0.5
     tiles: Style = dict(cmap="cividis", vmin=low, vmax=high, edgecolors="white", linewidth=1)
-    mesh = axes.pcolormesh(edges, edges, np.ma.masked_invalid(percent), **tiles)
-    if tasks <= MOST_NUMBERS:
-        style: Style = dict(ha="center", va="center", fontsize=SMALL)
-        for t, s in np.argwhere(~np.isnan(percent)):
-            red, green, blue, _ = mesh.to_rgba(percent[t, s])
-            dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
-            colour = ON_DARK if dark else ON_BRIGHT
-            axes.text(s + 1, t + 1, f"{percent[t, s]:.1f}", color=colour, **style)
+    mesh = axes.pcolormesh(edges, edges, np.ma.masked_invalid(shown), **tiles)
+    style: Style = dict(ha="center", va="center", fontsize=look.SMALL)
+    for (t, s), number in numbers.items():
+        red, green, blue, _ = mesh.to_rgba(shown[t, s])
+        dark = 0.299 * red + 0.587 * green + 0.114 * blue < 0.5
+        axes.text(s + 1, t + 1, number, color=look.ON_DARK if dark else look.ON_BRIGHT, **style)
     axes.invert_yaxis()
     # The names are written once, and across only the numbers: no slanted text.
-    numbers = range(1, tasks + 1)
-    axes.set_xticks(numbers)
-    axes.set_yticks(numbers, [f"{name}  {n}" for n, name in zip(numbers, names, strict=True)])
-    axes.tick_params(length=0, labelsize=SMALL, labelcolor=INK)
+    axes.set_xticks(range(1, tasks + 1))
+    axes.set_yticks(range(1, tasks + 1), [f"{name}  {n}" for n, name in enumerate(names, 1)])
+    axes.tick_params(length=0, labelsize=look.SMALL, labelcolor=look.INK)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("evaluated on task", fontsize=TEXT)
-    axes.set_ylabel("after learning task", fontsize=TEXT, labelpad=8)
+    axes.set_xlabel("evaluated on task", fontsize=look.TEXT)
+    axes.set_ylabel("after learning task", fontsize=look.TEXT, labelpad=8)
     bar = figure.colorbar(mesh, ax=axes, fraction=0.03, pad=0.02, aspect=40)
-    bar.set_label("accuracy (%)", fontsize=TEXT)
-    bar.ax.tick_params(labelsize=SMALL)
+    bar.set_label(unit, fontsize=look.TEXT)
+    bar.ax.tick_params(labelsize=look.SMALL)
     bar.outline.set_linewidth(0)
     return figure
 
 
-def alpha(alpha_matrix: ArrayLike, *, title: str, b: float) -> Figure:
+def alpha(alpha_matrix: ArrayLike, *, title: str, b: float | None) -> Figure:
     """Every ``alpha[t, s]`` with s != t, and its range over s for each task t of the stream.
+
+    Without a ``b`` the figure does not say between which ends the weights may lie.
 
     >>> alpha([[0.1, np.nan], [0.5, 0.1]], title="Alpha", b=5).axes[0].get_yscale()
     'log'
     """
-    matrix = _mean_matrix(alpha_matrix)
-    figure = _figure(WIDE, 4.5, title)
-    axes = _plain(figure.add_subplot())
+    matrix = _weights(alpha_matrix)
+    figure = look.blank(look.WIDE, 4.5, title)
+    axes = look.plain(figure.add_subplot())
     t, s = np.nonzero(~np.isnan(_others(matrix)))
-    dots: Style = dict(color=DOTS, markersize=4.5, markeredgewidth=0, alpha=0.6)
+    dots: Style = dict(color=look.DOTS, markersize=4.5, markeredgewidth=0, alpha=0.6)
     axes.plot(t + 1, matrix[t, s], "o", label="each task s", **dots)
     _draw_alpha_range(axes, matrix, b)
-    axes.set_ylabel("α(t, s) (log scale)", fontsize=TEXT)
-    _count_tasks(axes, len(matrix), "task t")
+    axes.set_ylabel("α(t, s) (log scale)", fontsize=look.TEXT)
+    look.count_tasks(axes, len(matrix), "task t")
     return figure
 
 
 def alpha_and_accuracy(
-    alpha_matrix: ArrayLike, curves: Mapping[str, ArrayLike], s: int, *, title: str, b: float
+    alpha_matrix: ArrayLike,
+    curves: Mapping[str, ArrayLike],
+    s: int,
+    *,
+    title: str,
+    b: float | None,
+    score: str = "accuracy",
 ) -> Figure:
     """One task s as the stream goes on: ``alpha[t, s]`` above, its accuracy below.
 
@@ -141,20 +137,21 @@ def alpha_and_accuracy(
     >>> [axes.get_ylabel() for axes in figure.axes]
     ['α(t, 1) (log scale)', 'accuracy on task 1 (%)']
     """
-    matrix = _mean_matrix(alpha_matrix)
+    matrix = _weights(alpha_matrix)
     tasks = len(matrix)
     since = np.arange(tasks) >= s
-    figure = _figure(WIDE, 6.2, title)
-    above, below = (_plain(axes) for axes in figure.subplots(2, 1))
+    figure = look.blank(look.WIDE, 6.2, title)
+    above, below = (look.plain(axes) for axes in figure.subplots(2, 1))
     of_s = np.where(since, _others(matrix)[:, s], np.nan)
-    black: Style = dict(color=INK, markersize=5, zorder=3)
+    black: Style = dict(color=look.INK, markersize=5, zorder=3)
     above.plot(np.arange(1, tasks + 1), of_s, "o-", label=f"s = {s + 1}", **black)
     _draw_alpha_range(above, np.where(since[:, None], matrix, np.nan), b)
-    above.set_ylabel(f"α(t, {s + 1}) (log scale)", fontsize=TEXT)
-    _draw_curves(below, {name: np.where(since, a, np.nan) for name, a in curves.items()})
-    below.set_ylabel(f"accuracy on task {s + 1} (%)", fontsize=TEXT)
-    _count_tasks(above, tasks, "", first=s + 1)
-    _count_tasks(below, tasks, "task t", first=s + 1)
+    above.set_ylabel(f"α(t, {s + 1}) (log scale)", fontsize=look.TEXT)
+    _draw_curves(below, {name: np.where(since, a, np.nan) for name, a in curves.items()}, score)
+    quantity, _, unit = _shown(score)[1].partition(" ")
+    below.set_ylabel(f"{quantity} on task {s + 1} {unit}".strip(), fontsize=look.TEXT)
+    look.count_tasks(above, tasks, "", first=s + 1)
+    look.count_tasks(below, tasks, "task t", first=s + 1)
     above.tick_params(labelbottom=False)
     figure.align_ylabels()
     return figure
@@ -183,7 +180,7 @@ def method_bars(
     ['tag', 'sgd']
     """
     reference = reference or {}
-    results = {name: over_seeds(seeds) for name, seeds in values.items()}
+    results = {name: _over_seeds(seeds) for name, seeds in values.items()}
     sign = 1 if lower_is_better else -1
     order = list(results)
     if not in_order:
@@ -192,140 +189,86 @@ def method_bars(
     several = np.array([np.size(values[name]) > 1 for name in order])
     places = np.arange(len(order))
 
-    names = [_wrap(name, NAME_WIDTH // 2 if narrow else NAME_WIDTH) for name in order]
-    height = 1.7 + max(0.42, _height(names)) * len(order)
-    figure = _figure(NARROW if narrow else WIDE, height, title)
-    axes = _plain(figure.add_subplot())
+    names = [look.wrap(name, look.NAME_WIDTH // 2 if narrow else look.NAME_WIDTH) for name in order]
+    height = 1.7 + max(0.42, look.height_of(names)) * len(order)
+    figure = look.blank(look.NARROW if narrow else look.WIDE, height, title)
+    axes = look.plain(figure.add_subplot())
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)
-    axes.axvline(0, color=GREY, linewidth=0.8)
+    axes.axvline(0, color=look.GREY, linewidth=0.8)
     label = f"measured, {_seeds_in_words(values)}"
     hatches = ["////" if name in hatched else "" for name in order]
     axes.barh(
         places,
         means,
         height=0.62,
-        color=BARS,
+        color=look.BARS,
         label=label,
         hatch=hatches,
         edgecolor="white",
         linewidth=0,
     )
-    thin: Style = dict(fmt="none", ecolor=INK, elinewidth=1.2, capsize=3)
+    thin: Style = dict(fmt="none", ecolor=look.INK, elinewidth=1.2, capsize=3)
     known = [place for place, name in enumerate(order) if name in reference]
     # The measured deviation and the paper's are at two heights: neither can cover the other.
     high, low = places - (0.1 if known else 0), np.array(known) + 0.15
     axes.errorbar(means[several], high[several], xerr=stds[several], **thin)
-    digits = 2 if np.nanmax(np.abs(means), initial=0) >= 2 else 3
+    most = np.nanmax(np.abs(means), initial=0)
+    digits = ".4g" if most >= 1e4 or 0 < most < 1e-3 else ".2f" if most >= 2 else ".3f"
     shown = np.where(several, stds, np.nan)
     cells = [_number(*pair, digits) for pair in zip(means, shown, strict=True)]
     if not narrow:
-        _column(axes, 8, "measured", dict(enumerate(cells)), INK)
+        look.column(axes, 8, "measured", dict(enumerate(cells)), look.INK)
 
     if known:
         paper = np.array([reference[order[place]] for place in known])
-        hollow: Style = dict(fmt="D", color=COLOURS[1], mfc="white", markersize=6, capsize=3)
+        hollow: Style = dict(fmt="D", color=look.COLOURS[1], mfc="white", markersize=6, capsize=3)
         axes.errorbar(paper[:, 0], low, xerr=paper[:, 1], label="paper, mean ± s.d.", **hollow)
         indent = 14 + 6.2 * max(map(len, ["measured", *cells]))  # Points: beyond the first column.
-        theirs = {place: _number(*reference[order[place]], 2) for place in known}  # As printed.
+        theirs = {place: _number(*reference[order[place]], ".2f") for place in known}  # As printed.
         if not narrow:
-            _column(axes, indent, "paper", theirs, COLOURS[1])
-    axes.set_yticks(places, names, fontsize=TEXT)
+            look.column(axes, indent, "paper", theirs, look.COLOURS[1])
+    axes.set_yticks(places, names, fontsize=look.TEXT)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(order) - 0.5, -0.5)
-    axes.set_xlabel(f"{unit}, {'lower' if lower_is_better else 'higher'} is better", fontsize=TEXT)
+    axes.set_xlabel(
+        f"{unit}, {'lower' if lower_is_better else 'higher'} is better", fontsize=look.TEXT
+    )
     columns = 1 if narrow else 2
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=SMALL)
+    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=look.SMALL)
     return figure
-
-
-def _figure(width: float, height: float, title: str) -> Figure:
-    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.07)
-    figure = Figure(figsize=(width, height), layout=layout, facecolor="white")
-    FigureCanvasAgg(figure)
-    letters = int(width * 72 / (0.6 * TITLE))
-    style: Style = dict(x=0.1 / width, ha="left", fontsize=TITLE, fontweight="bold", color=INK)
-    figure.suptitle(textwrap.fill(title, letters), **style)
-    return figure
-
-
-def _plain(axes: Axes) -> Axes:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["bottom", "left"]].set_color(GREY)
-    axes.tick_params(labelsize=SMALL, color=GREY, labelcolor=INK)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    return axes
-
-
-def _wrap(name: str, width: int = NAME_WIDTH) -> str:
-    """Lines of a name, broken at spaces and behind underscores, and only then anywhere.
-
-    >>> _wrap("er (memory_per_class 5)", 13)
-    'er (memory_\\nper_class 5)'
-    """
-    lines = [""]
-    for piece in re.findall(r"\s*[^\s_]+_*|_+", name):
-        if len(lines[-1] + piece) > width:
-            *whole, piece = textwrap.wrap(piece.strip(), width)
-            lines += [*whole, ""]
-        lines[-1] += piece
-    return "\n".join(filter(None, lines))
-
-
-def _height(names: Sequence[str]) -> float:
-    """The inches that the tallest of some wrapped names needs, with a gap."""
-    return 0.05 + 0.17 * max(name.count("\n") + 1 for name in names)
-
-
-def _count_tasks(
-    axes: Axes, tasks: int, label: str, *, first: int = 1, most: int = MOST_TICKS
-) -> None:
-    axes.set_xlim(first - 0.5, tasks + 0.5)
-    axes.set_xticks(range(first, tasks + 1, math.ceil(tasks / most)))
-    axes.set_xlabel(label, fontsize=TEXT)
-
-
-def _legend(axes: Axes, title: str, *, below: bool = False, **options: Any) -> None:
-    """Beside the axes or below them, where it covers no data."""
-    style: Style = dict(title=title, alignment="left", frameon=False, handlelength=3.2)
-    style |= dict(fontsize=SMALL, title_fontsize=SMALL)
-    if below:
-        figure = axes.get_figure(root=True)
-        assert figure is not None
-        figure.legend(loc="outside lower left", **style, **options)
-    else:
-        place: Style = dict(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0)
-        axes.legend(**place, **style, **options)
 
 
 def _draw_curves(
-    axes: Axes, curves: Mapping[str, ArrayLike], *, legend_below: bool = False
+    axes: Axes, curves: Mapping[str, ArrayLike], score: str, *, legend_below: bool = False
 ) -> None:
-    """One line for each ``curves[method][seed, t]`` in percent, in a band of one deviation."""
+    """One line for each ``curves[method][seed, t]`` as shown, in a band of one deviation."""
     lines = []
+    factor, _ = _shown(score)
     means = {
-        name: over_seeds(100 * np.asarray(curve, np.float64)) for name, curve in curves.items()
+        name: _over_seeds(factor * np.asarray(curve, np.float64)) for name, curve in curves.items()
     }
     # All tasks learned at once give one value, at the end: a level to compare with, not a curve.
     levels = [name for name, (mean, _) in means.items() if _is_level(mean)]
     for i, name in enumerate(levels):
         dashes = (0, (1 + 2 * i, 1 + i / 2))  # Dots, then longer and longer.
-        grey: Style = dict(color=GREY, linestyle=dashes, linewidth=1.8)
-        lines.append(axes.axhline(means[name][0][-1], label=_wrap(name), **grey))
+        grey: Style = dict(color=look.GREY, linestyle=dashes, linewidth=1.8)
+        lines.append(axes.axhline(means[name][0][-1], label=look.wrap(name), **grey))
     for i, name in enumerate(name for name in means if name not in levels):
         mean, std = means[name]
         x = np.arange(1, len(mean) + 1)
-        colour = COLOURS[i % len(COLOURS)]
-        hollow = i // len(MARKERS) % 2
-        style: Style = dict(marker=MARKERS[i % len(MARKERS)], linestyle=LINES[i % len(LINES)])
+        colour = look.COLOURS[i % len(look.COLOURS)]
+        hollow = i // len(look.MARKERS) % 2
+        style: Style = dict(
+            marker=look.MARKERS[i % len(look.MARKERS)], linestyle=look.LINES[i % len(look.LINES)]
+        )
         style |= dict(color=colour, markerfacecolor="white" if hollow else colour, markersize=5)
-        lines += axes.plot(x, mean, label=_wrap(name), **style)
+        lines += axes.plot(x, mean, label=look.wrap(name), **style)
         if len(np.asarray(curves[name])) > 1:
             axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.1, linewidth=0)
     # The order of the legend is that of the lines' right ends.
     lines.sort(key=lambda line: _last(line.get_ydata()), reverse=True)
-    _legend(axes, _seeds_in_words(curves), below=legend_below, handles=lines)
+    look.legend(axes, _seeds_in_words(curves), below=legend_below, handles=lines)
 
 
 def _is_level(mean: NDArray[np.float64]) -> bool:
@@ -345,7 +288,7 @@ def _seeds_in_words(values: Mapping[str, ArrayLike]) -> str:
     return f"mean ± s.d. over {counts.pop() if len(counts) == 1 else 'the'} seeds"
 
 
-def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float) -> None:
+def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float | None) -> None:
     """The paper's grey lines and the weight of an unrelated task, on a logarithmic axis."""
     others = _others(matrix)
     x = np.arange(1, len(matrix) + 1)
@@ -359,16 +302,29 @@ def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float) -> None
     axes.yaxis.set_major_locator(AutoLocator() if span < 8 else decades)
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
-    grey: Style = dict(color=GREY, linewidth=1.3)
+    grey: Style = dict(color=look.GREY, linewidth=1.3)
     axes.plot(x, highest, "--", label="maximum over s", **grey)
     axes.plot(x, means, "-", label="mean over s", **grey)
     axes.plot(x, lowest, "--", label="minimum over s", **grey)
-    unrelated: Style = dict(color=COLOURS[1], linestyle=":", linewidth=1.8)
+    unrelated: Style = dict(color=look.COLOURS[1], linestyle=":", linewidth=1.8)
     axes.axhline(1, label="unrelated: 1", **unrelated)
-    # The ends of the scale are written, not drawn: they may lie decades away from every weight.
-    opposed = float(f"{math.exp(b):.3g}")
-    ends = f"same direction: {math.exp(-b):.2g}\nopposed: {opposed:,g}"
-    _legend(axes, f"α(t, s) with s ≠ t, b = {b:g}\n{ends}")
+    heading = "α(t, s) with s ≠ t"
+    if b is not None:
+        # The ends of the scale are written, not drawn: they may lie decades away from every weight.
+        ends = f"same direction: {_exp(-b, '.2g')}\nopposed: {_exp(b, '.3g')}"
+        heading += f", b = {b:g}\n{ends}"
+    look.legend(axes, heading)
+
+
+def _exp(exponent: float, digits: str) -> str:
+    """
+    >>> _exp(7.0, ".3g"), _exp(-5.0, ".2g"), _exp(1e6, ".3g")
+    ('1,100', '0.0067', 'e^1e+06')
+    """
+    if abs(exponent) > MOST_EXPONENT:
+        return f"e^{exponent:g}"
+    number = f"{math.exp(exponent):{digits}}"
+    return f"{float(number):,g}" if exponent > 0 else number
 
 
 def _others(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -377,29 +333,47 @@ def _others(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _mean_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
     matrix = np.asarray(matrix, np.float64)
-    return over_seeds(matrix)[0] if matrix.ndim == 3 else matrix
+    return _over_seeds(matrix)[0] if matrix.ndim == 3 else matrix
 
 
-def round_limits(percent: NDArray[np.float64]) -> tuple[float, float]:
-    """The range of the values, out to multiples of ten."""
-    finite = percent[~np.isnan(percent)]
+def _weights(matrix: ArrayLike) -> NDArray[np.float64]:
+    """Those that a logarithmic axis can show: a large b takes weights to 0 and to infinity."""
+    matrix = _mean_matrix(matrix)
+    return np.where((matrix > 0) & np.isfinite(matrix), matrix, np.nan)
+
+
+def _over_seeds(values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and deviation over the first axis, NaN where one seed has no value."""
+    values = np.asarray(values, np.float64)
+    return values.mean(axis=0), values.std(axis=0)
+
+
+def _shown(score: str) -> tuple[float, str]:
+    """What a score is multiplied by, and what its axis says."""
+    return (100, "accuracy (%)") if score == ACCURACY else (1, score)
+
+
+def round_limits(
+    matrices: Iterable[NDArray[np.float64]], score: str = "accuracy"
+) -> tuple[float, float]:
+    """The range of what is drawn: of percents, out to multiples of ten.
+
+    >>> round_limits([np.array([0.52, 0.61])]), round_limits([np.array([-3.0, 2.5])], "error")
+    ((50, 70), (-3.0, 2.5))
+    """
+    values = _shown(score)[0] * np.concatenate([np.ravel(matrix) for matrix in matrices])
+    finite = values[~np.isnan(values)]
     if not finite.size:
         return 0, 100
-    low = 10 * math.floor(finite.min() / 10)
-    return low, max(low + 10, 10 * math.ceil(finite.max() / 10))
+    low, high = float(finite.min()), float(finite.max())
+    if score != ACCURACY:
+        return low, high if high > low else low + max(abs(low), 1)
+    low = 10 * math.floor(low / 10)
+    return low, max(low + 10, 10 * math.ceil(high / 10))
 
 
-def _number(mean: float, std: float, digits: int) -> str:
+def _number(mean: float, std: float, digits: str) -> str:
     if np.isnan(mean):
         return "no value"
-    text = f"{mean:.{digits}f}" + ("" if np.isnan(std) else f" ± {std:.{digits}f}")
+    text = f"{mean:{digits}}" + ("" if np.isnan(std) else f" ± {std:{digits}}")
     return text.replace("-", "\N{MINUS SIGN}")
-
-
-def _column(axes: Axes, indent: float, header: str, cells: Mapping[int, str], colour: str) -> None:
-    """Text beside the axes, at the height of some bars, ``indent`` points from the right edge."""
-    style: Style = dict(textcoords="offset points", fontsize=SMALL, color=colour)
-    right = axes.get_yaxis_transform()
-    for place, cell in cells.items():
-        axes.annotate(cell, (1, place), (indent, 0), xycoords=right, va="center", **style)
-    axes.annotate(header, (1, 1), (indent, 4), xycoords="axes fraction", va="bottom", **style)

@@ -1,21 +1,27 @@
 """Commands called in process, with nothing behind them that trains, and what they leave on disk."""
 
 import contextlib
-import functools
 import io
 import os
 import pathlib
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
 
 from train.cli.main import main
 from train.errors import DONE, FAILED, REFUSED
-from train.launch import guard, processes, seeds
+from train.launch import hosts, processes, seeds
+from train.launch.jobs import Job
 from train.launch.processes import Failure
-from train.streams import digits, preparation
+from train.launch.seeds import SeedResults
+from train.paper.presets import experiment
+from train.run.config import Config
+from train.run.directory import RunDirectory
+from train.streams import as_stream, preparation
+
+from ..train.fake_runs import write_run
 
 CODES = {DONE, FAILED, REFUSED}
 """What a command that neither loses a process nor gets a signal may return."""
@@ -34,19 +40,32 @@ def nothing_trains() -> Iterator[None]:
     """The one seam: all before a first step and all files are real, and every run fails at once."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seeds, "_engine", lambda *arguments: None)
-        patch.setattr(seeds, "_run", lambda engine, seeds, *others: dict.fromkeys(seeds, "unlucky"))
+        patch.setattr(seeds, "_run", _unlucky)
         patch.setattr(processes, "num_processes", lambda asked: asked or 1)
         patch.setattr(
             processes, "run_jobs", lambda jobs, *others, **more: dict.fromkeys(jobs, Failure("no"))
         )
-        patch.setattr(guard, "run", lambda arguments: 0)
+        patch.setattr(hosts, "run_guarded", lambda arguments: 0)
         patch.setattr(preparation, "_builder", _unreachable)
-        patch.setattr(digits, "load_digits", functools.cache(digits.load_digits))  # For speed.
         yield
+
+
+def _unlucky(jobs: Sequence[Job], *others: object) -> SeedResults:
+    return SeedResults({job.seed: "unlucky" for job in jobs})
 
 
 def _unreachable(*arguments: object) -> None:
     raise OSError("no network")
+
+
+def write_finished(out: pathlib.Path, config: Config, seed: int) -> pathlib.Path:
+    """A run as if it had been trained; returns its directory."""
+    write_run(out, config, seed)
+    stream = as_stream(config.stream.value)
+    config = config.resolved(stream.target_dtype)
+    path = experiment(out, config.record) / f"seed-{seed}"
+    RunDirectory(path, config, seed, stream).close()
+    return path
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.harness import Command, run_directory, what_it_left
 from tests.faults.table import FAULT
-from tests.train.conftest import strict_numerics  # noqa: F401  (a fixture for every test here)
+from tests.train.conftest import draw, nothing_is_drawn, strict_numerics  # noqa: F401  (fixtures)
 
 
 @pytest.fixture

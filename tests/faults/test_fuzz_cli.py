@@ -6,7 +6,6 @@ import inspect
 import itertools
 import pathlib
 import re
-import sys
 import types
 import typing
 
@@ -16,12 +15,17 @@ import pytest
 import tyro
 from hypothesis import given
 
-from train.cli import main as command_line
+from train import settings
+from train.cli import arguments as command_line
+from train.cli import commands
+from train.cli import main as ends
 from train.errors import DIVERGED, DONE, FAILED, LOST, REFUSED, UserError
-from train.run import config as configs
-from train.run.config import Config
+from train.launch.hosts import Hosts
+from train.launch.jobs import Places
+from train.paper.presets import experiment, preset, variant
+from train.run.config import KINDS
 from train.run.devices import Devices
-from train.run.places import Places
+from train.run.directory import Keeping
 
 from ..train.fake_runs import write_run
 from .commands import CODES, call, elsewhere, nothing_trains, snapshot
@@ -41,9 +45,9 @@ USUAL = {
 }
 
 COMMANDS = {
-    "run": (Config, Places, Devices, command_line.RunCommand),
-    "grid": (Config, Places, command_line.GridCommand),
-    "sweep": (Places, command_line.SweepCommand),
+    "run": (Places, Keeping, Devices, Hosts, command_line.RunCommand),
+    "grid": (Places, Keeping, command_line.GridCommand),
+    "sweep": (Places, Keeping, command_line.SweepCommand),
     "demo": (command_line.DemoCommand,),
     "data": (command_line.DataCommand,),
     "prepare": (command_line.PrepareCommand,),
@@ -66,6 +70,7 @@ NONSENSE = [
         "/dev/zero",
     ),
     *("file", "file/x", "directory", "loop", "bytes", "data=99999999999999999999", "localhost:1"),
+    *(":", "a:b", "math:", ":pi", "math:pi", "..:x", "os:getcwd", "json:dumps", "train.cli.main:x"),
 ]
 """Values that are none, whatever the option; the last ones are in the working directory."""
 nonsense = st.one_of(
@@ -78,13 +83,19 @@ nonsense = st.one_of(
 
 def options(command: str) -> list[tuple[str, typing.Any]]:
     """Every option of a command and the type of its value, from where the parser takes them."""
-    found = []
+    found: list[tuple[str, typing.Any]] = []
+    if command in ("run", "grid"):
+        config = preset("rotated-digits", "tag-rmsprop")
+        found += [(f"--{kind}", typing.Literal[tuple(KINDS[kind][0])]) for kind in KINDS]
+        found += [(settings.flag(n), config.hint(n)) for n in config.flat() if n not in KINDS]
     for kind in COMMANDS[command]:
         hints = typing.get_type_hints(kind, include_extras=True)
         for field in dataclasses.fields(kind):
             hint = hints[field.name]
             if field.name == "base":
                 found.append(("--config", pathlib.Path))
+            elif field.name == "config":
+                continue  # It has the options above.
             elif not dataclasses.is_dataclass(_plain(hint)) and not _is_positional(hint):
                 found.append(("--" + field.name.replace("_", "-"), _plain(hint)))
     return found
@@ -116,10 +127,8 @@ def valid(hint: typing.Any) -> st.SearchStrategy[list[str]]:
         types.NoneType: st.just("None"),
         pathlib.Path: st.sampled_from(["out", "directory", "run", "config.json", "sweep.toml"]),
     }
-    settings = st.sampled_from(
-        ["learning_rate=0.1", "b=1,3", "epochs=2", "hidden=8x8", "b1=x", "x"]
-    )
-    return numbers.get(hint, settings).map(lambda word: [word])
+    changes = ["learning_rate=0.1", "b=1,3", "epochs=2", "hidden=8x8", "b1=x", "x"]
+    return numbers.get(hint, st.sampled_from(changes)).map(lambda word: [word])
 
 
 @st.composite
@@ -198,22 +207,22 @@ def test_found_by_fuzzing(words, message):
         assert snapshot(here) == before
 
 
-def test_a_file_name_of_many_letters(monkeypatch):
+def test_a_file_name_of_many_letters():
     """A directory is named after a setting, and a file system counts bytes."""
-    config = configs.preset("split-cub", "sgd")
-    named = dataclasses.replace(config, pretrained="\N{CJK UNIFIED IDEOGRAPH-65E5}" * 150 + ".npz")
+    named = {"pretrained": "\N{CJK UNIFIED IDEOGRAPH-65E5}" * 150 + ".npz"}
+    record = preset("split-cub", "sgd").changed(named).record
     with elsewhere() as here:
-        Places(out=here).seed_directory(named, 1).mkdir(parents=True)
-    assert configs.variant(named).startswith("pretrained=\N{CJK UNIFIED IDEOGRAPH-65E5}")
+        experiment(here, record).mkdir(parents=True)
+    assert variant(record).startswith("pretrained=\N{CJK UNIFIED IDEOGRAPH-65E5}")
 
 
+@pytest.mark.usefixtures("nothing_is_drawn")
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_with_few_letters(encoding, monkeypatch):
+def test_a_terminal_with_few_letters(encoding):
     """The table has a ±, a Δ and a –, and the path is no text at all."""
-    monkeypatch.setattr(sys.modules["train.report.write"], "drawings", lambda section: iter(()))
     with elsewhere() as here:
         for seed in (1, 2):
-            write_run(here / "\udcff", configs.preset("split-cub", "sgd"), seed)
+            write_run(here / "\udcff", preset("split-cub", "sgd"), seed)
         ended = call("report", "\udcff", encoding=encoding)
         assert ended.code == 0
         assert "Written to report" in ended.out
@@ -235,7 +244,7 @@ def test_what_a_command_may_raise(raised, code, message, monkeypatch):
     def fail(*arguments):
         raise raised
 
-    monkeypatch.setattr(command_line.commands, "make_report", fail)
+    monkeypatch.setattr(commands, "_report", fail)
     ended = call("report")
     assert ended.code == code
     assert ended.err == (f"error: {message}\n" if message else "")
@@ -245,13 +254,13 @@ def test_an_error_of_ours_shows_its_traceback(monkeypatch):
     def fail(*arguments):
         raise ValueError("ours")
 
-    monkeypatch.setattr(command_line.commands, "make_report", fail)
+    monkeypatch.setattr(commands, "_report", fail)
     with pytest.raises(ValueError, match="ours"):
         call("report")
 
 
 def test_the_codes_are_those_that_are_documented():
-    text = inspect.getdoc(command_line.main) or ""  # Python 3.13 has taken the indentation already.
+    text = inspect.getdoc(ends.main) or ""  # Python 3.13 has taken the indentation already.
     documented = re.findall(r"^(\d) ", text, flags=re.MULTILINE)
     assert [int(code) for code in documented] == [DONE, FAILED, REFUSED, DIVERGED, LOST]
     assert {DONE, FAILED, REFUSED} == CODES

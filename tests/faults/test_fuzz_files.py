@@ -1,54 +1,42 @@
 """Any content of any file that a command reads: one sentence or a result, no other file changed."""
 
-import dataclasses
 import json
 import math
 import pathlib
-import sys
 
 import hypothesis
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from train.launch import grid, sweep
-from train.run import config as configs
-from train.run import rundir
-from train.run.config import Config
-from train.run.places import Places
+from train import files
+from train.launch import sweep
+from train.paper.presets import preset
 
-from ..train.fake_runs import write_run
-from .commands import call, elsewhere, nothing_trains, snapshot
+from .commands import call, elsewhere, nothing_trains, snapshot, write_finished
 
 pytestmark = pytest.mark.usefixtures(nothing_trains.__name__, "nothing_is_drawn")
 SIZE = hypothesis.settings().max_examples
 
-CONFIG = configs.preset("rotated-digits", "tag-rmsprop")
+CONFIG = preset("rotated-digits", "tag-rmsprop")
 DIGITS = ["--stream", "rotated-digits"]
 SWEEP = ["sweep", "--streams", "rotated-digits", "--optimizers", "tag-rmsprop"]
 GRID = ["grid", *DIGITS, "--vary", "b=1,3"]
 RUN = pathlib.Path("runs/rotated-digits/naive/tag-rmsprop/seed-1")
 
 
-@pytest.fixture(scope="module")
-def nothing_is_drawn():
-    """Plots take seconds; all else of a report is real."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules["train.report.write"], "drawings", lambda section: iter(()))
-        yield
-
-
 def furnish(here: pathlib.Path) -> None:
     """A finished run, which is a sweep's too, and the records of a grid."""
-    write_run(here / "runs", CONFIG, 1)
+    write_finished(here / "runs", CONFIG, 1)
     (here / RUN / "metrics.jsonl").write_text('{"kind": "train", "task": 1}\n')
-    rundir.write_json(here / "runs" / "sweep.json", sweep.record({CONFIG: (1,)}))
-    searched = grid.Grid(dataclasses.replace(CONFIG, evaluate_on="validation"), {"b": (1.0, 3.0)})
-    directory = searched.directory(Places(out=here / "runs"))
+    files.write_json(here / "runs" / "sweep.json", sweep.record({CONFIG: (1,)}))
+    directory = here / RUN.parent / "grid"
     directory.mkdir(parents=True)
-    rundir.write_json(directory / "grid.json", grid.record(searched))
-    rundir.write_json(directory / "diverged.json", {"b=1 seed 1": "The loss became nan."})
-    rundir.write_json(directory / "best.json", configs.to_json(CONFIG))
+    base = CONFIG.changed({"evaluate_on": "validation"}).flat()
+    searched = {"base": base, "axes": {"b": (1.0, 3.0)}, "seeds": [1]}
+    files.write_json(directory / "grid.json", searched)
+    files.write_json(directory / "diverged.json", {"b=1 seed 1": "The loss became nan."})
+    files.write_json(directory / "best.json", CONFIG.flat())
 
 
 CONTENTS = {
@@ -66,6 +54,7 @@ READERS = {
     # Each file, and the commands that read it.
     RUN / "config.json": ("report", "run", "sweep", "config"),
     RUN / "matrices.json": ("report", "run", "sweep"),
+    RUN / "stream.json": ("run",),
     RUN / "environment.json": ("report",),
     RUN / "metrics.jsonl": ("report", "run"),
     pathlib.Path("runs/sweep.json"): ("sweep",),
@@ -264,7 +253,7 @@ def test_any_sweep_file(data):
         value = data.draw(toml_values)
         lines[position] = f"{key} = {value}" if equals else lines[position]
         if data.draw(st.booleans()):
-            field = data.draw(st.sampled_from([f.name for f in dataclasses.fields(Config)]))
+            field = data.draw(st.sampled_from(list(CONFIG.flat())))
             lines.append(f"settings.{field} = {value}")
             lines = [line for line in lines if not line.startswith("settings = ")]
         check_toml("\n".join(lines).encode())

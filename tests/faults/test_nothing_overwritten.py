@@ -1,22 +1,21 @@
 """What a command did not make it leaves alone; what it made is resumed, or replaced whole."""
 
-import dataclasses
 import json
 import pathlib
 import shutil
-import sys
 
 import pytest
 
 from train.errors import UserError
-from train.run import config as configs
-from train.run.rundir import RunDirectory
+from train.paper.presets import preset
+from train.report import page
+from train.run.directory import RunDirectory
 
 from ..train.fake_runs import write_run
-from .commands import call, elsewhere, nothing_trains, snapshot
+from .commands import call, elsewhere, nothing_trains, snapshot, write_finished
 
 pytestmark = pytest.mark.usefixtures(nothing_trains.__name__)
-CONFIG = dataclasses.replace(configs.preset("rotated-digits", "tag-rmsprop"), num_tasks=2)
+CONFIG = preset("rotated-digits", "tag-rmsprop").changed({"num_tasks": 2})
 RUN = ["run", "--stream", "rotated-digits", "--num-tasks", "2"]
 
 
@@ -24,11 +23,6 @@ RUN = ["run", "--stream", "rotated-digits", "--num-tasks", "2"]
 def here():
     with elsewhere() as path:
         yield path
-
-
-@pytest.fixture
-def nothing_is_drawn(monkeypatch):
-    monkeypatch.setattr(sys.modules["train.report.write"], "drawings", lambda section: iter(()))
 
 
 @pytest.mark.usefixtures("nothing_is_drawn")
@@ -68,7 +62,7 @@ def test_a_report_that_fails_leaves_the_one_before(here, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(sys.modules["train.report.write"], "page", full)
+    monkeypatch.setattr(page, "page", full)
     ended = call("report", "runs", "--out", "out")
     assert ended.code == 2
     assert "Cannot write to out: No space left on device" in ended.err
@@ -84,8 +78,7 @@ def test_a_report_that_was_killed_is_written_again(here):
 
 
 def test_the_report_of_a_run_is_refused_and_the_run_is_kept(here):
-    write_run(here / "runs", CONFIG, 1)
-    (place,) = here.glob("runs/**/seed-1")
+    place = write_finished(here / "runs", CONFIG, 1)
     (place.parent / "report").mkdir()
     (place.parent / "report" / "notes.txt").write_text("mine")
     before = snapshot(here)
@@ -128,7 +121,8 @@ def test_a_directory_that_is_no_runs_is_refused(here, name):
 
 def test_a_refused_directory_is_left_as_it_was(here):
     (here / "seed-1").mkdir()
-    (here / "seed-1" / "config.json").write_text(json.dumps({"stream": "split-cub"}))
+    other = preset("split-cub", "sgd").flat() | {"seed": 1}
+    (here / "seed-1" / "config.json").write_text(json.dumps(other))
     before = snapshot(here)
     with pytest.raises(UserError, match="other settings"):
         RunDirectory(here / "seed-1", CONFIG, 1)
@@ -136,9 +130,11 @@ def test_a_refused_directory_is_left_as_it_was(here):
 
 
 @pytest.mark.slow
-def test_names_are_drawn_as_they_are(here):
+def test_names_are_drawn_as_they_are(here, draw):
     """No mathematics, no markup, in a plot or a page."""
-    odd = dataclasses.replace(CONFIG, model="resnet18", pretrained="$x^$_<b>[/x]&.npz")
+    draw()
+    odd = preset("rotated-digits", "tag-rmsprop", model="resnet18")
+    odd = odd.changed({"num_tasks": 2, "pretrained": "$x^$_<b>[/x]&.npz"})
     for config in (CONFIG, odd):
         write_run(here / "runs", config, 1)
     for file in here.glob("runs/**/matrices.json"):

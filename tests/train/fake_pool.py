@@ -1,14 +1,12 @@
 """Runs that take no time: what they learn is a function of their config and seed."""
 
-import json
-
 import numpy as np
 
+from train import files
 from train.launch import processes
 from train.launch.processes import Failure
-from train.run import config as configs
-from train.run import matrices
-from train.run.matrices import Matrices
+from train.run import records
+from train.run.records import Matrices
 
 
 class FakePool:
@@ -29,7 +27,7 @@ class FakePool:
         asked, self.asked = self.asked, []
         return asked
 
-    def run_jobs(self, jobs, console, *, processes, done=0, ended=lambda job, failure: None):
+    def run_jobs(self, jobs, progress, *, processes, done=0, ended=lambda job, failure: None):
         self.asked += [job.name for job in jobs]
         failed = {}
         for job in jobs:
@@ -40,17 +38,15 @@ class FakePool:
         return failed
 
     def _learn(self, job):
-        tasks = job.config.num_tasks
+        tasks = job.tasks
         job.directory.mkdir(parents=True, exist_ok=True)
-        written = configs.to_json(job.config) | {"seed": job.seed}
-        (job.directory / "config.json").write_text(json.dumps(written))
-        matrix = np.full((tasks, tasks), np.nan)
-        for task in range(job.places.stop_after or tasks):
+        files.write_json(job.directory / "config.json", job.config.flat() | {"seed": job.seed})
+        names = [f"task {t}" for t in range(tasks)]
+        measured = Matrices.empty(names, ["none"], has_alpha=False)
+        for task in range(job.keeping.stop_after or tasks):
             found = self.accuracy(job.config, job.seed, task + 1)
             if isinstance(found, Failure):
                 return found
-            matrix[task, : task + 1] = found
-            names = [f"task {t}" for t in range(tasks)]
-            measured = Matrices(matrix, None, names, ["none"])
-            matrices.write(job.directory / matrices.FILE, measured)
+            measured.accuracy[task, : task + 1] = found
+            records.write_matrices(job.directory / records.FILE, measured)
         return None

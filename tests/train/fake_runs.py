@@ -5,18 +5,16 @@ import pathlib
 
 import numpy as np
 
-from train.run import config as configs
-from train.run import matrices
-from train.run.config import Config
-from train.run.matrices import Matrices
-from train.run.places import Places
-from train.streams.registry import DATA_SETS, STREAMS
-from train.streams.sources import record
+from train.paper.presets import experiment
+from train.run.config import Config, Record
+from train.run.records import FILE, Matrices, write_matrices
+from train.streams import STREAMS
+from train.streams.data_sets import DATA_SETS, record
 
 
 def write_run(
     out: pathlib.Path,
-    config: Config,
+    config: Config | Record,
     seed: int,
     *,
     final: float = 0.6,
@@ -28,28 +26,33 @@ def write_run(
     """A run whose tasks all end at one accuracy; they were learned at 0.1 more.
 
     Args:
+      config: a record for what nothing built-in can be asked about; its run lies in `out` itself.
       change: added to the accuracies after each task of the stream.
       alpha: the weights, where the optimizer has any; all the same by default.
     """
-    tasks = config.num_tasks
+    if isinstance(config, Config):
+        fields = config.resolved(np.int32).record
+        directory = experiment(out, fields) / f"seed-{seed}"
+    else:
+        fields, directory = config, out / f"seed-{seed}"
+    tasks = fields["num_tasks"]
     measured = np.tri(tasks, dtype=bool)
     a = np.where(measured, final, np.nan)
     a[np.arange(tasks - 1), np.arange(tasks - 1)] += 0.1
     if change is not None:
         a += change[:, None]
-    if config.method == "multitask":
+    if fields["method"] == "multitask":
         a[:-1] = np.nan
     if not finished:
         a[-1] = np.nan
     if sources is None:
-        names = STREAMS[config.stream].data_sets
+        names = STREAMS[fields["stream"]].data_sets
         sources = [record(DATA_SETS[name], "1.0.0", *DATA_SETS[name].full_size) for name in names]
-    if config.optimizer.startswith("tag-"):
+    if alpha is not None or fields["optimizer"].startswith("tag-"):
         alpha = np.where(measured, 0.5 if alpha is None else alpha, np.nan)
-    directory = Places(out=out).seed_directory(config, seed)
     directory.mkdir(parents=True)
-    (directory / "config.json").write_text(json.dumps(configs.to_json(config) | {"seed": seed}))
+    (directory / "config.json").write_text(json.dumps({**fields, "seed": seed}))
     tasks_named = [f"<{t}>" for t in range(tasks)]
-    matrices.write(directory / matrices.FILE, Matrices(a, alpha, tasks_named, sources))
+    write_matrices(directory / FILE, Matrices(a, alpha, tasks_named, sources))
     environment = {"command": "python -m train run && echo <i>", "commit": "abc1234", "cores": 2}
     (directory / "environment.json").write_text(json.dumps(environment))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import strategies
 
 from train.run import batches
-from train.streams.types import Examples
+from train.streams import Examples
 
 from .conftest import make_stream
 
@@ -49,17 +49,17 @@ def test_a_step_needs_no_history():
 
 def test_axes():
     batch = batches.take({2: _examples()}, (1, 2, 3), 0, range(5), batch_size=4)
-    assert batch.image.shape == (5, 3, 4, 4, 4, 1)
-    assert batch.label.shape == batch.weight.shape == batch.task.shape == (5, 3, 4)
+    assert batch.x.shape == (5, 3, 4, 4, 4, 1)
+    assert batch.y.shape == batch.weight.shape == batch.task.shape == (5, 3, 4)
     assert (batch.task == 2).all()
-    assert (batch.image.dtype, batch.label.dtype) == (np.uint8, np.int32)
+    assert (batch.x.dtype, batch.y.dtype) == (np.uint8, np.int32)
 
 
 def test_blocks_cover_all_examples_once():
     examples = _examples()
     blocks = [batches.block(examples, 2, start, 8) for start in range(0, len(examples), 8)]
-    labels = np.concatenate([block.label[block.weight == 1] for block in blocks])
-    np.testing.assert_array_equal(labels, examples.labels)
+    labels = np.concatenate([block.y[block.weight == 1] for block in blocks])
+    np.testing.assert_array_equal(labels, examples.y)
 
 
 def test_several_tasks_at_once_keep_images_labels_and_tasks_together():
@@ -70,7 +70,7 @@ def test_several_tasks_at_once_keep_images_labels_and_tasks_together():
     expected = {
         (image.tobytes(), int(label), number)
         for number, part in parts.items()
-        for image, label in zip(part.images, part.labels, strict=True)
+        for image, label in zip(part.x, part.y, strict=True)
     }
     assert found == expected
 
@@ -88,7 +88,7 @@ def test_several_tasks_in_turn():
     np.testing.assert_array_equal(task, task_again)
     for part in range(3):
         own = slice(26 * part, 26 * part + 26)
-        stored = {image.tobytes() for image in parts[part].images}
+        stored = {image.tobytes() for image in parts[part].x}
         assert set(first[own]) == set(second[own]) == stored
         assert first[own] != second[own]
     assert (np.diff(epoch(0, False)[0]) < 0).any()
@@ -108,7 +108,7 @@ def test_revisited_examples_are_different_and_weigh_one_together(count):
     weight = np.concatenate([batch.weight for batch in found], axis=1)
     np.testing.assert_allclose(weight.sum(axis=1), 1, rtol=1e-6)
     for seed in range(2):
-        images = np.concatenate([batch.image[seed] for batch in found])[weight[seed] > 0]
+        images = np.concatenate([batch.x[seed] for batch in found])[weight[seed] > 0]
         assert len({image.tobytes() for image in images}) == count
 
 

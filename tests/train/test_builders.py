@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from train.errors import UserError
-from train.streams import load_stream, prepare
+from train.streams import load_stream, preparation, prepare
 from train.streams.builders import BUILDERS
-from train.streams.builders.images import encoded, png
 from train.streams.builders.mini_imagenet import read_classes
 from train.streams.builders.not_mnist import LETTERS, read_archive
 from train.streams.builders.pickles import load_arrays
+from train.streams.decode import encoded, png
 
 RAW = pathlib.Path(__file__).parents[3] / "shared" / "raw"
 NAMES = [f"n{k:08d}" for k in range(100)]
@@ -199,8 +199,8 @@ def check_mini_imagenet(directory: pathlib.Path, train: int, test: int) -> None:
         "split-mini-imagenet", data_dirs=[directory / "data"], cache_dir=directory / "cache"
     )
     for task in stream.tasks:
-        assert np.bincount(task.train.labels)[task.classes.start :].tolist() == [train] * 5
-        assert np.bincount(task.test.labels)[task.classes.start :].tolist() == [test] * 5
+        assert np.bincount(task.train.y)[task.classes.start :].tolist() == [train] * 5
+        assert np.bincount(task.test.y)[task.classes.start :].tolist() == [test] * 5
         for part in (task.train, task.test):
             images, labels = part.take(np.arange(len(part)))
             np.testing.assert_array_equal(images[:, 0, 0, 0], labels)
@@ -365,7 +365,19 @@ def test_prepare_without_manual_files(tmp_path):
     (tmp_path / "manual" / "something else").touch()
     with pytest.raises(UserError, match=r"has 0 classes of images instead of 100\. Put into"):
         prepare("split-mini-imagenet", manual_dir=tmp_path / "manual", data_dir=tmp_path / "data")
-    assert not list(tmp_path.glob("data/mini_imagenet/*"))
+    assert os.listdir(tmp_path) == ["manual"]
+    (tmp_path / "data" / "mnist").mkdir(parents=True)
+    with pytest.raises(UserError, match="has 0 classes"):
+        prepare("split-mini-imagenet", manual_dir=tmp_path / "manual", data_dir=tmp_path / "data")
+    assert os.listdir(tmp_path / "data") == ["mnist"]
+
+
+def test_prepare_refuses_before_it_downloads(tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(preparation, "_builder", lambda *arguments: pytest.fail("downloads"))
+    with pytest.raises(UserError, match="not_mnist is not downloaded but made from"):
+        prepare("five-datasets", data_dir=tmp_path / "data")
+    assert not os.listdir(tmp_path)
 
 
 def test_prepare_without_tensorflow(tmp_path, monkeypatch):
@@ -373,7 +385,7 @@ def test_prepare_without_tensorflow(tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "tensorflow" else find_spec(name)
     )
-    with pytest.raises(UserError, match=r"mnist needs .*tensorflow.*'tag_optax\[tfds\]'"):
+    with pytest.raises(UserError, match=r"mnist needs .*tensorflow.*in the clone .*'\.\[tfds\]'"):
         prepare("rotated-mnist", data_dir=tmp_path)
 
 

@@ -20,8 +20,8 @@ def test_cache_is_used(mnist, capsys):
     assert "decoding mnist train: 50 images, once" in capsys.readouterr().err
     again = load_stream("rotated-mnist", **mnist)
     assert capsys.readouterr().err == ""
-    assert isinstance(again.tasks[0].train.images, np.memmap)
-    np.testing.assert_array_equal(first.tasks[0].train.images, again.tasks[0].train.images)
+    assert isinstance(again.tasks[0].train.x, np.memmap)
+    np.testing.assert_array_equal(first.tasks[0].train.x, again.tasks[0].train.x)
     assert first.sources == ["mnist 1.0.0 (50 + 20, a subset of 60000 + 10000)"]
 
 
@@ -84,7 +84,7 @@ def test_leftovers_are_no_cache(mnist, monkeypatch):
 
 
 def _load(arguments) -> int:
-    return int(load_stream("rotated-mnist", **arguments).tasks[0].train.images.sum())
+    return int(load_stream("rotated-mnist", **arguments).tasks[0].train.x.sum())
 
 
 def test_processes_race(mnist):
@@ -107,7 +107,7 @@ def test_losing_the_race(mnist, monkeypatch):
 
     monkeypatch.setattr(cache.decode, "blocks", slow)
     stream = load_stream("rotated-mnist", **mnist)
-    np.testing.assert_array_equal(stream.tasks[0].train.images, rivals[0].tasks[0].train.images)
+    np.testing.assert_array_equal(stream.tasks[0].train.x, rivals[0].tasks[0].train.x)
     assert len(list(mnist["cache_dir"].iterdir())) == 2
 
 
@@ -118,13 +118,15 @@ def test_cache_that_cannot_be_written(mnist, tmp_path):
 
 
 def test_reading_imports_no_tensorflow(mnist):
+    """And leaves warnings as they are."""
     script = (
-        "import sys\n"
+        "import sys, warnings\n"
         "from train.streams import load_stream\n"
         f"arguments = dict(data_dirs=[{str(mnist['data_dirs'][0])!r}],"
         f" cache_dir={str(mnist['cache_dir'])!r})\n"
         "load_stream('rotated-mnist', **arguments)\n"
         "assert 'tensorflow' not in sys.modules\n"
+        "assert not any('Bomb' in str(each[2]) for each in warnings.filters)\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", script],

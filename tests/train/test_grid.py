@@ -11,14 +11,16 @@ import pytest
 
 from train.cli.main import main
 from train.errors import UserError
-from train.launch import grid as grids
-from train.launch import grids as data
-from train.launch import halving
+from train.launch import grid as search
+from train.launch import halving, jobs
 from train.launch.processes import Failure
-from train.run import config as configs
-from train.run import settings
-from train.run.rundir import read_result
-from train.streams.types import Examples
+from train.methods import METHODS
+from train.optimizers import OPTIMIZERS
+from train.paper import grids
+from train.paper.presets import preset
+from train.run.config import read_fields
+from train.run.records import read_measured
+from train.streams import Examples
 
 from .fake_pool import FakePool
 
@@ -43,6 +45,10 @@ def grid(*arguments, tasks=4):
 def results():
     found = json.loads((GRID / "results.json").read_text())
     return {entry["settings"]["learning_rate"]: entry for entry in found}
+
+
+def best():
+    return read_fields(GRID / "best.json")
 
 
 # The paper's grids.
@@ -83,27 +89,31 @@ def test_the_papers_grids(title, method, optimizer):
     for name, values in re.findall(r"\\item (.*?): \[(.*)\]", block[1]):
         without_streams = re.sub(r"\([^)]*\)", "", values)
         found[fields[name]] = tuple(map(float, without_streams.split(",")))
-    assert found == data.axes(method, optimizer, fisher="batch")
-    assert data.is_papers(method, optimizer, fisher="batch")
+    config = preset("split-cub", optimizer, method)
+    record = (config.changed({"fisher": "batch"}) if method == "ewc" else config).record
+    assert found == grids.axes(record)
+    assert grids.is_papers(record)
+
+
+def axes(method, optimizer):
+    return grids.axes(preset("split-cub", optimizer, method).record)
 
 
 def test_our_grids():
-    rmsprop = data.axes("naive", "tag-rmsprop")
+    rmsprop = axes("naive", "tag-rmsprop")
     for ablation in ("tag-g", "tag-self"):
-        assert data.axes("naive", ablation) == rmsprop
+        assert axes("naive", ablation) == rmsprop
     for ablation in ("tag-uniform", "tag-age"):
-        assert data.axes("naive", ablation) == {"learning_rate": rmsprop["learning_rate"]}
+        assert axes("naive", ablation) == {"learning_rate": rmsprop["learning_rate"]}
     for method in ("er", "a-gem", "ogd", "multitask"):
-        assert data.axes(method, "tag-rmsprop") == rmsprop
-    assert data.axes("ewc", "tag-rmsprop") == rmsprop | {"ewc_lambda": (0.003, 0.03, 0.3)}
+        assert axes(method, "tag-rmsprop") == rmsprop
+    assert axes("ewc", "tag-rmsprop") == rmsprop | {"ewc_lambda": (0.003, 0.03, 0.3)}
 
 
 def test_every_grid_has_valid_cells_and_holds_its_preset():
-    pairs = itertools.product(configs.CHOICES["method"], configs.CHOICES["optimizer"])
-    for method, optimizer in pairs:
-        usual = configs.preset("split-cifar100", optimizer, method)
-        usual = dataclasses.replace(usual, evaluate_on="validation")
-        cells = grids.plan(usual, {}, seeds=(1,)).cells()
+    for method, optimizer in itertools.product(METHODS, OPTIMIZERS):
+        usual = preset("split-cifar100", optimizer, method).changed({"evaluate_on": "validation"})
+        cells = search.plan(usual, dict(grids.axes(usual.record)), seeds=(1,)).cells()
         assert len(set(cells)) == len(cells) >= 4
         if method == "naive":
             assert usual in cells
@@ -123,11 +133,13 @@ def test_every_grid_has_valid_cells_and_holds_its_preset():
         (["--vary", "epochs=1.5"], "epochs must be int, and is '1.5'"),
         (["--vary", "shared_head=maybe"], "shared_head must be bool"),
         (["--vary", "hidden=8xx8"], "hidden must be tuple"),
-        (["--vary", "model=mpl"], "Did you mean mlp"),
+        (["--vary", "model=mlp"], "A grid cannot vary model"),
+        (["--vary", "capacity=4,5"], "A grid cannot vary capacity: more of it extends"),
         (["--vary", "learning_rate=0.1,1e-1"], "learning_rate has 0.1 more than once"),
         (["--vary", "epochs=1", "--vary", "epochs=2"], "epochs is given more than once"),
         (["--vary", "learning_rate=0.1,-1"], "--learning-rate must be above 0"),
-        (["--vary", "b=1,3"], "--b needs a TAG optimizer"),
+        (["--vary", "b=1,3"], "b is no setting of rotated-digits, naive, sgd, mlp"),
+        (["--vary", "b=1,3", "--optimizer", "tag-uniform"], "--b would change nothing with"),
         (["--vary", "optimizer=sgd,adam"], "A grid cannot vary optimizer"),
         (["--vary", "evaluate_on=test"], "A grid cannot vary evaluate_on"),
         (["--evaluate-on", "test"], "never on the test part"),
@@ -152,9 +164,8 @@ def test_multitask_has_no_tasks_to_drop(capsys):
 
 
 def test_values_have_the_types_of_their_fields():
-    found = settings.axes(
-        ["b=1", "epochs=2", "shared-head=true,False", "hidden=8,8x4", "order_seed=none,3"], "--vary"
-    )
+    varied = ["b=1", "epochs=2", "shared-head=true,False", "hidden=8,8x4", "order_seed=none,3"]
+    found = search.axes(varied, preset("rotated-digits", "tag-rmsprop"))
     assert found == {
         "b": (1.0,),
         "epochs": (2,),
@@ -165,22 +176,17 @@ def test_values_have_the_types_of_their_fields():
     assert isinstance(found["b"][0], float)
 
 
-def test_tag_uniform_has_no_b(capsys):
-    command = ["grid", *SMALL, "--optimizer", "tag-uniform", "--vary", "b=1,3"]
-    assert main(command) == 2
-    assert "--b needs a TAG optimizer other than" in capsys.readouterr().err
-
-
 # What a search decides.
 
 
 def rising(config, seed, task):
     """The larger the rate the better; 1 diverges at once, 2 after two tasks; 3 crashes."""
-    if config.learning_rate == 1 or (config.learning_rate == 2 and task > 2):
+    rate = config["learning_rate"]
+    if rate == 1 or (rate == 2 and task > 2):
         return DIVERGED
-    if config.learning_rate == 3:
+    if rate == 3:
         return Failure("killed by SIGKILL")
-    return config.learning_rate + 0.01 * seed - 0.01 * task
+    return rate + 0.01 * seed - 0.01 * task
 
 
 def test_all_cells_to_the_end(monkeypatch, capsys):
@@ -199,8 +205,7 @@ def test_all_cells_to_the_end(monkeypatch, capsys):
     assert "learning_rate 0.3 is the largest tried" in said
     assert f"python -m train run --config {GRID}/best.json" in said
 
-    best = configs.read(GRID / "best.json")
-    assert (best.learning_rate, best.evaluate_on) == (0.3, "test")
+    assert (best()["learning_rate"], best()["evaluate_on"]) == (0.3, "test")
     found = results()
     assert list(found) == [0.3, 0.2, 0.1]
     assert found[0.3]["accuracy"] == pytest.approx(0.275)
@@ -218,7 +223,7 @@ def test_all_cells_to_the_end(monkeypatch, capsys):
 def test_of_equal_cells_the_first_is_best(monkeypatch):
     FakePool(monkeypatch, lambda config, seed, task: 0.5)
     assert grid("--vary", "learning_rate=0.1,0.3,0.2") == 0
-    assert configs.read(GRID / "best.json").learning_rate == 0.1
+    assert best()["learning_rate"] == 0.1
 
 
 def test_a_failure_costs_one_cell(monkeypatch, capsys):
@@ -234,7 +239,7 @@ def test_a_failure_costs_one_cell(monkeypatch, capsys):
         *("finished", "finished", "diverged", "failed"),
     ]
     assert found[3]["failures"] == {"1": "killed by SIGKILL"}
-    assert configs.read(GRID / "best.json").learning_rate == 0.2
+    assert best()["learning_rate"] == 0.2
 
     pool.take()
     assert grid(*command) == 1
@@ -280,13 +285,13 @@ def test_another_grid_in_the_directory(monkeypatch, capsys):
     # More values are the same grid, grown.
     assert grid("--vary", "learning_rate=0.1,0.2,0.3") == 0
     assert pool.take() == ["learning_rate=0.3 seed 1"]
-    assert configs.read(GRID / "best.json").learning_rate == 0.3
+    assert best()["learning_rate"] == 0.3
     assert grid("--vary", "learning_rate=0.1,0.2", "--overwrite") == 0
     assert pool.take() == ["learning_rate=0.1 seed 1", "learning_rate=0.2 seed 1"]
 
 
 def test_the_edge_is_where_a_grid_could_go_on(monkeypatch, capsys):
-    FakePool(monkeypatch, lambda config, seed, task: config.batch_size / 100 - config.dropout)
+    FakePool(monkeypatch, lambda config, seed, task: config["batch_size"] / 100 - config["dropout"])
     assert grid("--vary", "dropout=0,0.1", "--vary", "batch_size=5,20,10") == 0
     said = capsys.readouterr().out
     assert "batch_size 20 is the largest tried" in said
@@ -337,7 +342,7 @@ def test_halving_says_what_it_drops_and_does_it_again(monkeypatch, capsys):
         *3 * ["dropped after task 2"],
         *2 * ["diverged"],
     ]
-    assert configs.read(GRID / "best.json").learning_rate == 0.4
+    assert best()["learning_rate"] == 0.4
     # By cell: 10, 8, 4, 2, 2, 2, and before they diverged, 0 and 2.
     assert "Learned 30 of the full grid's 80 tasks, 38 %; the budget was 50 %." in said
 
@@ -358,6 +363,7 @@ def test_halving_says_what_it_drops_and_does_it_again(monkeypatch, capsys):
 # With processes.
 
 
+@pytest.mark.usefixtures("nothing_is_drawn")
 def test_a_search_in_processes(tmp_path, capsys):
     """One cell diverges, the others are finished; the winner is run on the test part."""
     arguments = ["--vary", "learning_rate=0.1,1e30", "--processes", "2"]
@@ -368,7 +374,7 @@ def test_a_search_in_processes(tmp_path, capsys):
     (run,) = (path.parent for path in pathlib.Path("grids").rglob("matrices.json"))
     command = json.loads((run / "environment.json").read_text())["command"]
     assert "worker" not in command
-    assert read_result(run).config.evaluate_on == "validation"
+    assert read_measured(run).config["evaluate_on"] == "validation"
 
     stamps = {path: path.stat().st_mtime_ns for path in pathlib.Path("grids").rglob("*.log")}
     assert len(stamps) == 2
@@ -377,14 +383,12 @@ def test_a_search_in_processes(tmp_path, capsys):
 
     assert main(["run", "--config", str(GRID / "best.json")]) == 0
     (tested,) = (path.parent for path in pathlib.Path("runs").rglob("matrices.json"))
-    assert read_result(tested).config.evaluate_on == "test"
+    assert read_measured(tested).config["evaluate_on"] == "test"
 
 
+@pytest.mark.usefixtures("nothing_is_drawn")
 def test_the_test_part_is_never_read(monkeypatch):
     """A grid's cell, with a test part that cannot be read."""
-    from train.launch import seeds
-
-    opened = seeds.open_stream
 
     class Untouchable(Examples):
         def take(self, indices):
@@ -393,15 +397,16 @@ def test_the_test_part_is_never_read(monkeypatch):
         def __len__(self):
             raise AssertionError("the test part was measured")
 
-    def with_untouchable_test(config, places):
-        stream = opened(dataclasses.replace(config, max_examples=None), places)
+    opened = jobs.as_stream
+
+    def with_untouchable_test(*arguments):
+        stream = opened(*arguments)
         tasks = [
-            dataclasses.replace(task, test=Untouchable(*vars(task.test).values()))
-            for task in stream.tasks
+            task.with_parts(test=Untouchable(*vars(task.test).values())) for task in stream.tasks
         ]
         return dataclasses.replace(stream, tasks=tasks)
 
-    monkeypatch.setattr(seeds, "open_stream", with_untouchable_test)
+    monkeypatch.setattr(jobs, "as_stream", with_untouchable_test)
     base = ["run", "--stream", "rotated-digits", "--num-tasks", "2", "--hidden", "8"]
     with pytest.raises(AssertionError, match="the test part was"):
         main(base)

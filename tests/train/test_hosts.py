@@ -9,22 +9,25 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
+from train.cli.main import main
 from train.errors import LOST, UserError
-from train.launch import guard
+from train.launch import hosts as launched
 from train.run import hosts
 
 ROOT = pathlib.Path(__file__).parents[2]
 # Ten tasks of 36 steps, a checkpoint every fourth.
 COMMAND = [
     *("run", "--stream", "rotated-digits", "--optimizer", "tag-rmsprop", "--batch-size", "40"),
-    *("--steps-per-call", "2", "--checkpoint-every", "4", "--log-every", "6"),
+    *("--steps-per-call", "2", "--checkpoint-every", "4", "--log-every", "6", "--hidden", "8"),
 ]
-SHORT = [*COMMAND, "--num-tasks", "3", "--max-examples", "240"]
+SHORT = [*COMMAND, "--num-tasks", "2", "--max-examples", "240"]
 
 
-def start(out, *more, command=COMMAND, flags="--xla_force_host_platform_device_count=1"):
+def start(out, *more, command=COMMAND):
+    flags = "--xla_force_host_platform_device_count=1"
     environment = os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
     return subprocess.Popen(
         [sys.executable, "-m", "train", *command, "--out", str(out), *more],
@@ -35,12 +38,16 @@ def start(out, *more, command=COMMAND, flags="--xla_force_host_platform_device_c
     )
 
 
-def start_two(out, *more, command=COMMAND):
+def start_two(out, *more, command=COMMAND, second=()):
+    """`second`: what only the second process is told."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     two = ["--coordinator", address, "--num-processes", "2", *more]
-    return [start(out, *two, "--process-id", str(i), command=command) for i in (0, 1)]
+    return [
+        start(out, *two, *(second if i else ()), "--process-id", str(i), command=command)
+        for i in (0, 1)
+    ]
 
 
 def finish(processes, timeout=240):
@@ -76,15 +83,10 @@ def test_two_processes_are_as_one_with_two_devices(tmp_path):
     codes, said = finish(two)
     assert codes == [0, 0], said
     assert "mesh data=2, tasks over data, 2 of 2 devices" in said[0][0]
-    assert "task 3/3 learned" in said[0][0]
+    assert "task 2/2 learned" in said[0][0]
     assert "rotated-digits" not in said[1][0]  # One speaks for all.
-    one = start(
-        tmp_path / "one",
-        *("--mesh", "data=2", "--bank-axis", "data"),
-        command=SHORT,
-        flags="--xla_force_host_platform_device_count=2",
-    )
-    assert finish([one])[0] == [0]
+    mesh = ["--mesh", "data=2", "--bank-axis", "data"]
+    assert main([*SHORT, *mesh, "--out", str(tmp_path / "one")]) == 0
     assert records(tmp_path / "two") == records(tmp_path / "one")
     (environment,) = (tmp_path / "two").rglob("environment.json")
     assert len(json.loads(environment.read_text())["devices"]) == 2
@@ -158,6 +160,36 @@ def test_what_one_cannot_do_ends_both(tmp_path):
     alone.communicate()
 
 
+@pytest.mark.slow
+def test_processes_with_other_settings_are_refused(tmp_path):
+    began = time.monotonic()
+    codes, said = finish(start_two(tmp_path, command=SHORT, second=("--b", "3")))
+    assert codes == [2, 2], said
+    for _, error in said:
+        assert "b is 5.0 in process 0 and 3.0 in process 1" in error
+    assert time.monotonic() - began < 30
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_processes_must_agree(monkeypatch):
+    """As above, with the other process's settings made up."""
+    other = json.dumps(dict(b=3.0, seeds=[1]), sort_keys=True).encode()
+
+    def gather(mine):
+        theirs = len(other) if mine.ndim == 0 else np.frombuffer(other.ljust(len(mine)), np.uint8)
+        return np.stack([mine, theirs])
+
+    monkeypatch.setattr(hosts, "are_several", lambda: True)
+    monkeypatch.setattr(hosts.multihost_utils, "process_allgather", gather)
+    hosts.check_agreed(dict(b=3.0, seeds=(1,)))
+    with pytest.raises(
+        UserError, match=r"b is 5\.0 in process 0 and 3\.0 in process 1\. Start the"
+    ):
+        hosts.check_agreed(dict(b=5.0, seeds=(1,)))
+    with pytest.raises(UserError, match="clip is 1 in process 0 and None in process 1"):
+        hosts.check_agreed(dict(b=3.0, seeds=(1,), clip=1))
+
+
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [
@@ -173,8 +205,8 @@ def test_the_parent_says_how_its_child_ended(monkeypatch, capfd, ends, code, sai
         assert command[1:] == ["-m", "train", "run"]
         return real([sys.executable, "-c", f"import os, sys; {ends}"], **options)
 
-    monkeypatch.setattr(guard.subprocess, "Popen", stand_in)
-    assert guard.run(["run"]) == code
+    monkeypatch.setattr(launched.subprocess, "Popen", stand_in)
+    assert launched.run_guarded(["run"]) == code
     assert said in capfd.readouterr().err
 
 

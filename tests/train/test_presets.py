@@ -1,17 +1,19 @@
-"""The presets against the paper's appendix, and against what was measured on digits."""
+"""The presets against the paper's appendix, against what was measured on digits, and as paths."""
 
-import dataclasses
 import itertools
 import json
 import pathlib
 import re
-import typing
+import sys
 
+import numpy as np
 import pytest
 
-from train.models import MODELS
-from train.run import config, usage
-from train.run.config import Config, preset
+from train.errors import UserError
+from train.optimizers import OPTIMIZERS
+from train.paper import grids
+from train.paper.presets import experiment, foreign, preset, usual, variant
+from train.run.config import Config, Record, read_record
 from train.streams import STREAMS
 
 APPENDIX = pathlib.Path(__file__).parents[3] / "shared" / "paper" / "tag.tex"
@@ -89,14 +91,16 @@ PAPER = {
 )
 def test_the_papers_settings(stream, optimizer):
     paper, found = PAPER[stream], preset(stream, optimizer)
-    assert found.learning_rate == paper["rates"][optimizer.replace("-", "_")]
-    assert (found.batch_size, found.epochs, found.b) == (paper["batch_size"], 1, paper["b"])
-    assert (found.b1, found.b2) == (0.9, 0.999 if optimizer.endswith("adam") else 0.99)
+    assert found["learning_rate"] == paper["rates"][optimizer.replace("-", "_")]
+    assert (found["batch_size"], found["epochs"]) == (paper["batch_size"], 1)
+    moments = dict(b=paper["b"], b1=0.9, b2=0.999 if optimizer.endswith("adam") else 0.99)
+    flat = found.flat()
+    assert {name: flat.get(name, value) for name, value in moments.items()} == moments
     if optimizer == "stable-sgd":
-        assert (found.decay, found.dropout) == paper["stable"]
-        assert found.momentum == 0.8  # Not in the paper; see train/presets.py.
+        assert (found["decay"], found["dropout"]) == paper["stable"]
+        assert found["momentum"] == 0.8  # Not in the paper; see presets.py.
     else:
-        assert (found.decay, found.dropout) == (1.0, 0.0)
+        assert found["dropout"] == 0.0
 
 
 @pytest.mark.skipif(not APPENDIX.exists(), reason="the paper's source is not here")
@@ -125,107 +129,190 @@ def test_the_transcription_against_the_papers_source(title):
 
 def test_digits_have_the_best_rate_measured():
     rows = json.loads(DIGITS.read_text())["rows"]
-    assert {row["optimizer"] for row in rows} == set(typing.get_args(config.OptimizerName))
+    assert {row["optimizer"] for row in rows} == set(OPTIMIZERS)
     for row in rows:
         best = max(row["accuracy"], key=lambda rate: row["accuracy"][rate])
-        assert preset("rotated-digits", row["optimizer"]).learning_rate == float(best)
+        assert preset("rotated-digits", row["optimizer"])["learning_rate"] == float(best)
 
 
 def test_every_pair_has_a_valid_preset():
-    pairs = itertools.product(
-        typing.get_args(config.StreamName), typing.get_args(config.OptimizerName)
-    )
-    for stream, optimizer in pairs:
-        found = preset(stream, optimizer)
-        assert (found.stream, found.optimizer) == (stream, optimizer)
-        assert found.num_tasks == STREAMS[stream].default_tasks
-
-
-def test_names_are_those_of_the_registries():
-    assert typing.get_args(config.StreamName) == tuple(STREAMS)
-    assert typing.get_args(config.ModelName) == tuple(MODELS)
+    tasks = dict(zip(STREAMS, (20, 20, 20, 5, 10, 10, 10), strict=True))
+    for stream, optimizer in itertools.product(STREAMS, OPTIMIZERS):
+        found = preset(stream, optimizer).record
+        assert (found["stream"], found["optimizer"]) == (stream, optimizer)
+        assert found["num_tasks"] == tasks[stream]
+        assert usual(found) == found
+        assert variant(found) == ""
 
 
 def test_the_models_are_the_papers():
-    assert preset("split-cub", "sgd").model == "resnet18"
+    assert preset("split-cub", "sgd")["model"] == "resnet18"
     for stream in ("split-cifar100", "split-mini-imagenet", "five-datasets"):
-        assert preset(stream, "sgd").model == "resnet18-reduced"
+        assert preset(stream, "sgd")["model"] == "resnet18-reduced"
+    assert preset("rotated-mnist", "sgd")["hidden"] == (256, 256)
+
+
+def test_another_model_keeps_what_the_preset_says_of_it():
+    found = preset("split-cifar100", "stable-sgd", model="mlp").changed({"hidden": (8,)}).record
+    assert (found["dropout"], found["hidden"]) == (0.1, (8,))
+    assert usual(found)["hidden"] == (100, 100)
+    assert variant(found) == "model=mlp,hidden=8"
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (("split-cifar10", "sgd"), "Did you mean split-cifar100"),
+        (("split-cub", "tagrmsprop"), "Did you mean tag-rmsprop"),
+        (("split-cub", "sgd", "ewk"), "Did you mean ewc"),
+        (("split-cub", "sgd", "ewc", "resnet"), "Did you mean resnet18"),
+    ],
+)
+def test_unknown_names(names, message):
+    with pytest.raises(UserError, match=message):
+        preset(*names)
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(stream="split-cifar10"), "Did you mean split-cifar100"),
-        (dict(optimizer="tagrmsprop"), "Did you mean tag-rmsprop"),
-        (dict(model="resnet"), "Did you mean resnet18"),
         (dict(learning_rate=0.0), "--learning-rate must be above 0"),
-        (dict(learning_rate=float("nan")), "--learning-rate must be above 0"),
+        (dict(learning_rate=float("nan")), "--learning-rate must be"),
         (dict(batch_size=0), "--batch-size must be at least 1"),
         (dict(epochs=-1), "--epochs must be at least 1"),
         (dict(b=-1.0), "--b must not be negative"),
         (dict(b2=1.0), r"--b2 must lie in \[0, 1\)"),
         (dict(dropout=1.5), r"--dropout must lie in \[0, 1\)"),
-        (dict(hidden=(0,)), "--hidden must be sizes above 0"),
+        (dict(hidden=(0,)), "--hidden must be"),
         (dict(steps_per_call=0), "--steps-per-call must be at least 1"),
         (dict(max_examples=0), "--max-examples must be at least 1"),
     ],
 )
 def test_contradictions_fail_at_once(settings, message):
-    with pytest.raises(config.UserError, match=message):
-        Config(**settings)
+    with pytest.raises(UserError, match=message):
+        preset("rotated-digits", "tag-rmsprop").changed(settings)
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "settings", "message"),
+    ("optimizer", "name"),
     [
-        ("sgd", dict(b=3.0), "--b needs a TAG optimizer"),
-        ("sgd", dict(eps=1e-3), "--eps needs an adaptive optimizer"),
-        ("sgd", dict(decay=0.5), "--decay needs --optimizer stable-sgd"),
-        (
-            "adagrad",
-            dict(eps_in_sqrt=False),
-            "--eps-in-sqrt needs RMSProp, Adam or a TAG optimizer",
-        ),
-        ("tag-adagrad", dict(b2=0.9), "--b2 needs an optimizer with decaying moments"),
-        ("rmsprop", dict(b1=0.5), "--b1 needs Adam or a TAG optimizer"),
-        ("adam", dict(alpha_scope="leaf"), "--alpha-scope needs a TAG optimizer"),
-        ("tag-rmsprop", dict(num_gradients=3), "--num-gradients needs --optimizer tag-g"),
-        ("sgd", dict(multitask_order="in-turn"), "--multitask-order needs --method multitask"),
-        ("sgd", dict(statistics_twice=True), "--statistics-twice needs --method a-gem and a"),
-        ("tag-rmsprop", dict(hidden=(5,)), "--hidden needs --model mlp"),
-        ("tag-rmsprop", dict(pretrained="a.npz"), "--pretrained needs --model resnet18"),
+        *(("sgd", name) for name in ("b", "eps", "decay", "multitask_order", "statistics_twice")),
+        *(("adagrad", "eps_in_sqrt"), ("tag-adagrad", "b2"), ("rmsprop", "b1")),
+        *(("adam", "alpha_scope"), ("tag-rmsprop", "hidden"), ("tag-rmsprop", "pretrained")),
     ],
 )
-def test_settings_without_effect_are_refused(optimizer, settings, message):
-    usual = preset("split-cifar100", optimizer)
-    usage.check_used(usual)
-    with pytest.raises(config.UserError, match=message):
-        usage.check_used(dataclasses.replace(usual, **settings))
+def test_a_setting_without_effect_is_no_setting(optimizer, name):
+    with pytest.raises(UserError, match=f"{name} is no setting of split-cifar100"):
+        preset("split-cifar100", optimizer).changed({name: 0})
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("fields", "message"),
     [
-        ("{", "is no readable JSON file"),
-        ("[]", "must hold one JSON object"),
-        ('{"epoch": 1}', "Did you mean epochs"),
-        ('{"epochs": "two"}', 'epochs must be int, and is "two"'),
-        ('{"epochs": 1.5}', "epochs must be int, and is 1.5"),
-        ('{"shared_head": 1}', "shared_head must be bool"),
-        ('{"hidden": [1, "a"]}', "hidden must be tuple"),
-        ('{"order_seed": "a"}', "order_seed must be int | None"),
-        ('{"stream": "mnist"}', "Unknown stream"),
+        ([], "must hold one JSON object"),
+        ({"epoch": 1}, "Did you mean epochs"),
+        ({"epochs": "two"}, 'epochs must be int, and is "two"'),
+        ({"epochs": 1.5}, "epochs must be int, and is 1.5"),
+        ({"shared_head": 1}, "shared_head must be bool"),
+        ({"hidden": [1, "a"]}, "hidden must be tuple"),
+        ({"order_seed": "a"}, "order_seed must be int | None"),
+        ({"stream": 3}, "names no stream"),
     ],
 )
-def test_bad_config_files(tmp_path, text, message):
-    path = tmp_path / "config.json"
-    path.write_text(text)
-    with pytest.raises(config.UserError, match=message):
-        config.read(path)
+def test_bad_config_files(fields, message):
+    whole = preset("rotated-digits", "tag-adam").resolved(np.int32).flat()
+    with pytest.raises(UserError, match=message):
+        read_record(whole | fields if isinstance(fields, dict) else fields, "config.json")
 
 
-def test_a_config_survives_its_file(tmp_path):
-    path = tmp_path / "config.json"
+def test_a_config_survives_its_file():
     written = preset("rotated-digits", "tag-adam")
-    path.write_text(json.dumps(config.to_json(written) | {"seed": 3}))
-    assert config.read(path) == written
+    assert read_record(json.loads(json.dumps(written.flat())), "a file") == written.record
+
+
+# Directories.
+
+
+def test_more_tasks_are_no_other_run_where_they_extend_it():
+    digits = preset("rotated-digits", "sgd").changed({"num_tasks": 3, "capacity": 12})
+    assert variant(digits.record) == ""
+    cifar = preset("split-cifar100", "sgd").changed({"num_tasks": 10})
+    assert variant(cifar.record) == "num_tasks=10"
+
+
+def test_a_resolved_loss_is_no_other_run():
+    config = preset("rotated-digits", "sgd")
+    assert variant(config.resolved(np.int32).record) == variant(config.record) == ""
+    assert variant(config.resolved(np.float32).record) == ""
+
+
+def test_a_long_variant_fits_into_a_name():
+    config = preset("split-cub", "sgd").changed({"pretrained": "ä/" * 200})
+    name = variant(config.record)
+    assert name.startswith("pretrained=ä_ä_")
+    assert len(name.encode()) <= 200
+    assert name != variant(config.changed({"pretrained": "ä/" * 201}).record)
+
+
+OUTSIDE = """
+import dataclasses
+import optax
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Lion:
+    learning_rate: float = 1e-4
+    b1: float = 0.5
+
+    def __call__(self, tasks):
+        return optax.lion(self.learning_rate, self.b1)
+
+def waves(num_waves=3, height=1.0):
+    raise AssertionError("nothing opens it")
+
+waves.extends = ("num_waves",)
+"""
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch) -> Config:
+    """A stream and an optimizer with settings, in a module of their own."""
+    (tmp_path / "of_mine.py").write_text(OUTSIDE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield preset("of_mine:waves", "of_mine:Lion", "ewc")
+    sys.modules.pop("of_mine")
+
+
+def test_parts_from_outside_have_their_own_defaults(outside):
+    flat = outside.flat()
+    assert (flat["learning_rate"], flat["b1"], flat["num_waves"]) == (1e-4, 0.5, 3)
+    assert (flat["model"], flat["hidden"], flat["ewc_lambda"]) == ("mlp", (100, 100), 1.0)
+    paper = preset("five-datasets", "of_mine:Lion").flat()
+    assert (paper["batch_size"], paper["learning_rate"]) == (64, 1e-4)
+
+
+def test_a_directory_for_each_config_from_outside(outside):
+    def directory(**changes):
+        return experiment(pathlib.Path("runs"), outside.changed(changes).record).as_posix()
+
+    start = "runs/of_mine.waves/ewc/of_mine.Lion"
+    assert directory() == start
+    assert directory(learning_rate=0.1, height=2.0) == f"{start}/learning_rate=0.1,height=2.0"
+    assert directory(epochs=2) == f"{start}/epochs=2"
+
+
+def test_a_record_from_outside_imports_nothing():
+    fields = preset("rotated-digits", "sgd").flat() | {"optimizer": "not.there:Lion", "pull": 3}
+    record = Record(fields)
+    assert foreign(record) == ["learning_rate", "weight_decay", "momentum", "pull"]
+    assert usual(Record({**record, "epochs": 5, "pull": 4})) == Record({**record, "pull": 4})
+
+
+# Grids.
+
+
+def test_a_grid_varies_what_there_is(outside):
+    assert grids.axes(outside.record) == {"ewc_lambda": (0.003, 0.03, 0.3)}
+    stable = preset("rotated-digits", "stable-sgd").record
+    assert list(grids.axes(stable)) == ["learning_rate", "decay", "dropout"]
+    without = Record({name: value for name, value in stable.items() if name != "dropout"})
+    assert list(grids.axes(without)) == ["learning_rate", "decay"]

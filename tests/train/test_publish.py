@@ -2,7 +2,6 @@
 
 import pathlib
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +11,7 @@ from benchmarks.findings import Difference
 from train import report
 from train.errors import UserError
 from train.launch import sweep
-from train.run.config import preset
+from train.paper.presets import preset
 
 from .fake_runs import write_run
 
@@ -45,7 +44,7 @@ def write_cosines(path, one, tensors, none, seeds=SEEDS):
     tag = preset("split-cifar100", "tag-rmsprop")
     for config, finals in (
         (tag, one),
-        (replace(tag, alpha_scope="leaf"), tensors),
+        (tag.changed({"alpha_scope": "leaf"}), tensors),
         (preset("split-cifar100", "tag-self"), none),
     ):
         for seed, final in zip(seeds, finals, strict=True):
@@ -114,7 +113,7 @@ def test_an_authors_choice_beside_the_papers(tmp_path):
     ewc = preset("split-cifar100", "sgd", "ewc")
     for seed, (ours, theirs) in enumerate(((0.42, 0.48), (0.44, 0.51)), start=1):
         write_run(tmp_path, ewc, seed, final=ours)
-        write_run(tmp_path, replace(ewc, fisher="batch", ewc_lambda=1.0), seed, final=theirs)
+        write_run(tmp_path, ewc.changed({"fisher": "batch", "ewc_lambda": 1.0}), seed, final=theirs)
     (row,) = (
         line for line in against_paper.choices(section_of(tmp_path)) if line.startswith("| ewc")
     )
@@ -129,9 +128,9 @@ def test_every_choice_is_asked_for(choice):
     """A misspelt setting would only leave a row out."""
     path = publish.RESULTS / "split_cifar100.toml"
     usual = preset("split-cifar100", choice.optimizer, choice.method)
-    changed = replace(usual, **choice.settings)
+    changed = usual.changed(choice.settings)
     assert changed != usual
-    assert {usual, changed} <= set(sweep.plan({}, sweep.read(path), path))
+    assert {usual, changed} <= set(sweep.plan({}, sweep.read(path), preset, path))
 
 
 def test_methods_that_swap_places_are_named(tmp_path):
@@ -159,7 +158,9 @@ def test_an_authors_choice_that_restores_the_order_is_named(tmp_path):
         "On the same seeds +2.0 ± 0.0 points (above 0 in 2 of 2 seeds): a clear difference."
     )
     for seed in (1, 2):
-        write_run(tmp_path, replace(agem, statistics_twice=True), seed, final=0.54 + 0.01 * seed)
+        write_run(
+            tmp_path, agem.changed({"statistics_twice": True}), seed, final=0.54 + 0.01 * seed
+        )
     (row,) = (line for line in against_paper.order(section_of(tmp_path)) if line[:2] == "- ")
     assert row.endswith(
         " In the paper's order with the authors' choice (a-gem: running statistics moved twice): "
@@ -172,7 +173,7 @@ def test_rows_far_from_the_papers_are_looked_into(tmp_path):
     tag_g = preset("split-cifar100", "tag-g")
     for seed, final in zip(SEEDS, (0.65, 0.652, 0.654), strict=True):
         write_run(tmp_path, tag_g, seed, final=final)
-        write_run(tmp_path, replace(tag_g, alpha_scope="leaf"), seed, final=final - 0.02)
+        write_run(tmp_path, tag_g.changed({"alpha_scope": "leaf"}), seed, final=final - 0.02)
         write_run(tmp_path, preset("split-cifar100", "sgd"), seed, final=0.55)
     write_run(tmp_path, preset("split-cifar100", "tag-rmsprop"), 1, final=0.61)
     lines = [line for line in against_paper.distances(section_of(tmp_path)) if line[:2] == "- "]

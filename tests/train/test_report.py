@@ -17,17 +17,16 @@ import rich.console
 from train import paper, report
 from train.cli.main import RunCommand, main, parse
 from train.errors import UserError
-from train.report import svg
-from train.report.comparison import METRICS, compare, remarks, seeds_in_words
-from train.report.drawings import drawings
-from train.report.families import families, pairs
-from train.report.provenance import again
-from train.run import config as configs
-from train.run import matrices
-from train.run.config import Config
-from train.run.matrices import Matrices
+from train.paper import presets
+from train.report import markdown, page, svg, tables
+from train.report.comparison import METRICS, compare, explanation, remarks, seeds_in_words
+from train.report.drawings import drawings, families, pairs
+from train.report.provenance import command
+from train.run.config import Config, Record
+from train.run.records import FILE, Matrices, write_matrices
 
 from .fake_runs import write_run
+from .test_plots import check_legible
 
 PAPER = pathlib.Path(paper.__file__).parent
 STREAM_NAMES = {
@@ -86,7 +85,11 @@ def preset(stream: str, method: str, optimizer: str, **changes: Any) -> Config:
     """The birds start from pretrained weights, as in the paper."""
     if stream == "split-cub":
         changes = {"pretrained": "resnet18.safetensors"} | changes
-    return replace(configs.preset(stream, optimizer, method), **changes)
+    return presets.preset(stream, optimizer, method).changed(changes)
+
+
+def reference(config: Config, field: str) -> paper.Reference | None:
+    return paper.reference(config.record, field)
 
 
 # Which figure belongs to which config.
@@ -101,13 +104,14 @@ def test_every_printed_row_has_its_config():
         if found[2]:
             changes[{"M": "memory_per_class", "B": "num_gradients"}[found[2]]] = int(found[3])
         config = preset(STREAM_NAMES[row["stream"]], *METHODS[found[1]], **changes)
-        reference = paper.reference(config, FIELDS[row["metric"]])
-        factor = config.num_tasks / (config.num_tasks - 1) if row["metric"] == "bwt" else 1
+        figure = reference(config, FIELDS[row["metric"]])
+        tasks = config["num_tasks"]
+        factor = tasks / (tasks - 1) if row["metric"] == "bwt" else 1
         printed = factor * float(row["mean"]), factor * float(row["std"])
-        if reference is None or reference[:2] != pytest.approx(printed):
+        if figure is None or figure[:2] != pytest.approx(printed):
             missing.add((row["table"], row["stream"], row["method"], row["metric"]))
         elif row["metric"] == "bwt":
-            assert "accuracy minus LA" in reference.note
+            assert "accuracy minus LA" in figure.note
     assert missing == UNREACHABLE
 
 
@@ -124,16 +128,17 @@ def test_every_logged_row_has_its_config():
         for column, name in (("mem", "memory_per_class"), ("lambda", "ewc_lambda"), ("b", "b")):
             if row[column]:
                 changes[name] = int(row[column])
-        config = preset(LOG_NAMES[row["log"].split("_")[0]], *METHODS[row["method"]], **changes)
-        assert paper.departures(config) == []
-        reference = paper.reference(config, "accuracy")
-        assert reference
-        assert "logged at" not in reference.note
-        if reference.source == "the authors' log" and row["complete_runs"] != "3":
-            assert reference.mean == float(row["acc"])
+        usual = preset(LOG_NAMES[row["log"].split("_")[0]], *METHODS[row["method"]])
+        config = usual.changed({name: changes[name] for name in changes if name in usual.flat()})
+        assert paper.departures(config.record) == []
+        figure = reference(config, "accuracy")
+        assert figure
+        assert "logged at" not in figure.note
+        if figure.source == "the authors' log" and row["complete_runs"] != "3":
+            assert figure.mean == float(row["acc"])
             logs += 1
-        if config.method == "multitask":
-            assert paper.reference(config, "forgetting") is None
+        if config["method"] == "multitask":
+            assert reference(config, "forgetting") is None
     assert logs > 40
 
 
@@ -145,22 +150,48 @@ def test_every_logged_row_has_its_config():
         dict(evaluate_on="validation"),
         dict(order_seed=1),
         dict(batch_size=64),
-        dict(model="resnet18"),
         dict(b=3.0),
         dict(b1=0.5),
         dict(eps=1e-4),
         dict(epochs=2),
         dict(dropout=0.1),
         dict(learning_rate=0.005),
-        dict(pretrained="weights.npz"),
+        dict(weight_decay=0.1),
+        dict(clip=1.0),
+        dict(schedule="cosine"),
+        dict(average=0.9),
+        dict(compute_dtype="bfloat16"),
+        dict(mu_dtype="bfloat16"),
     ],
 )
 def test_another_setting_has_no_figure(changes):
-    config = configs.preset("split-cifar100", "tag-rmsprop")
-    assert paper.reference(config, "accuracy")
-    changed = replace(config, **changes)
-    assert paper.reference(changed, "accuracy") is None
-    assert len(paper.departures(changed)) == 1
+    config = preset("split-cifar100", "naive", "tag-rmsprop")
+    assert reference(config, "accuracy")
+    changed = config.changed(changes)
+    assert reference(changed, "accuracy") is None
+    assert len(paper.departures(changed.record)) == 1
+
+
+def test_another_network_or_loss_has_no_figure():
+    config = presets.preset("split-cifar100", "sgd", model="resnet18")
+    assert paper.departures(config.record) == ["model resnet18, not resnet18-reduced"]
+    pretrained = config.changed({"pretrained": "weights.npz"}).record
+    assert paper.departures(pretrained)[1:] == ["pretrained weights"]
+    own = Record({**preset("split-cifar100", "naive", "sgd").record, "loss": "mine.own:loss"})
+    assert paper.departures(own) == ["loss mine.own:loss, not auto"]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "relatedness"),
+    [("tag-uniform", "uniform"), ("tag-age", "age"), ("tag-g", "first_gradients")],
+)
+def test_an_ablation_by_another_name_has_the_same_figure(optimizer, relatedness):
+    named = preset("split-cifar100", "naive", optimizer)
+    plain = preset("split-cifar100", "naive", "tag-rmsprop", relatedness=relatedness)
+    assert reference(named, "accuracy")
+    assert reference(plain, "accuracy") == reference(named, "accuracy")
+    adam = preset("split-cifar100", "naive", "tag-adam", relatedness=relatedness)
+    assert reference(adam, "accuracy") is None
 
 
 @pytest.mark.parametrize(
@@ -175,23 +206,31 @@ def test_another_setting_has_no_figure(changes):
 )
 def test_what_the_paper_does_not_have(stream, method, optimizer):
     config = preset(stream, method, optimizer)
-    assert paper.departures(config) == ["the paper has no such run"]
-    assert paper.reference(config, "accuracy") is None
+    assert paper.departures(config.record) == ["the paper has no such run"]
+    assert reference(config, "accuracy") is None
 
 
 def test_birds_without_pretrained_weights_have_no_figure():
     config = preset("split-cub", "naive", "sgd", pretrained=None)
-    assert paper.departures(config) == ["no pretrained weights"]
+    assert paper.departures(config.record) == ["no pretrained weights"]
 
 
-def test_readings_of_the_paper_have_the_same_figure():
-    config = preset("split-cifar100", "naive", "tag-rmsprop")
-    authors = replace(config, alpha_scope="leaf", eps_in_sqrt=False, log_every=7, steps_per_call=3)
-    assert paper.reference(authors, "accuracy") == paper.reference(config, "accuracy")
-    ewc = preset("split-cifar100", "ewc", "sgd")
-    assert paper.reference(replace(ewc, fisher_samples=25), "accuracy")
-    agem = preset("split-cifar100", "a-gem", "sgd")
-    assert paper.reference(replace(agem, statistics_twice=True), "accuracy")
+@pytest.mark.parametrize(
+    ("method", "optimizer", "changes"),
+    [
+        (
+            *("naive", "tag-rmsprop"),
+            dict(alpha_scope="leaf", eps_in_sqrt=False, log_every=7, steps_per_call=3, capacity=40),
+        ),
+        ("ewc", "sgd", dict(fisher_samples=25)),
+        ("a-gem", "sgd", dict(statistics_twice=True)),
+    ],
+)
+def test_readings_of_the_paper_have_the_same_figure(method, optimizer, changes):
+    config = preset("split-cifar100", method, optimizer)
+    figure = reference(config, "accuracy")
+    assert figure
+    assert reference(config.changed(changes), "accuracy") == figure
 
 
 @pytest.mark.parametrize(
@@ -200,7 +239,7 @@ def test_readings_of_the_paper_have_the_same_figure():
 )
 def test_multitask_is_one_joint_pass_or_six_rounds(order, epochs, comparable):
     config = preset("split-cifar100", "multitask", "sgd", multitask_order=order, epochs=epochs)
-    figure = paper.reference(config, "accuracy")
+    figure = reference(config, "accuracy")
     assert (figure is not None) == comparable
     assert figure is None or figure.mean == 67.70
 
@@ -211,25 +250,25 @@ def test_multitask_is_one_joint_pass_or_six_rounds(order, epochs, comparable):
 )
 def test_a_rate_logged_otherwise_is_noted(method, optimizer, appendix, logged):
     config = preset("split-cifar100", method, optimizer)
-    assert config.learning_rate == appendix
-    noted = paper.reference(config, "accuracy")
-    same = paper.reference(replace(config, learning_rate=logged), "accuracy")
+    assert config["learning_rate"] == appendix
+    noted = reference(config, "accuracy")
+    same = reference(config.changed({"learning_rate": logged}), "accuracy")
     assert noted
     assert same
     assert noted[:3] == same[:3]
     assert noted.note == f"the authors' log; logged at learning rate {logged:g}"
     assert same.note == "the authors' log"
-    assert paper.reference(replace(config, learning_rate=0.02), "accuracy") is None
+    assert reference(config.changed({"learning_rate": 0.02}), "accuracy") is None
 
 
 def test_contradictions_are_noted():
     config = preset("split-mini-imagenet", "er", "sgd", memory_per_class=5)
-    found = paper.reference(config, "accuracy")
+    found = reference(config, "accuracy")
     assert found
     assert found.mean == 58.49
     assert found.note == "the authors' log has 60.45 ± 0.27"
     twice = preset("split-cub", "naive", "tag-rmsprop", epochs=10)
-    found = paper.reference(twice, "accuracy")
+    found = reference(twice, "accuracy")
     assert found
     assert found.mean == pytest.approx(59.575169)  # Of 5 complete runs, not of 3.
 
@@ -302,7 +341,7 @@ def test_the_preset_is_called_by_its_name_alone(tmp_path):
     config = preset("split-cifar100", "naive", "tag-rmsprop")
     changes = (dict(eps_in_sqrt=False), {}, dict(alpha_scope="leaf"))
     for changed in changes:
-        write_run(tmp_path, replace(config, **changed), 1)
+        write_run(tmp_path, config.changed(changed), 1)
     (section,) = report.sections(report.collect([tmp_path])[0])
     assert [group.label for group in section.groups] == [
         "tag-rmsprop",
@@ -327,19 +366,20 @@ MANY = [
 ]
 
 
-@pytest.fixture
-def many(tmp_path) -> report.Section:
+@pytest.fixture(scope="module")
+def many(tmp_path_factory) -> report.Section:
     """More groups than one plot can show; one of them changes its preset."""
+    tmp_path = tmp_path_factory.mktemp("many")
     for method, optimizer in MANY:
-        write_run(tmp_path, preset("split-cifar100", method, optimizer, num_tasks=3), 1)
-    config = preset("split-cifar100", "er", "sgd", num_tasks=3, memory_per_class=5)
+        write_run(tmp_path, preset("split-cifar100", method, optimizer, num_tasks=4), 1)
+    config = preset("split-cifar100", "er", "sgd", num_tasks=4, memory_per_class=5)
     write_run(tmp_path, config, 1)
     (section,) = report.sections(report.collect([tmp_path])[0])
     return section
 
 
 def test_many_groups_are_drawn_by_families(many):
-    found = {family.name: [group.label for group in family.groups] for family in families(many)}
+    found = {name: [group.label for group in groups] for name, groups in families(many).items()}
     assert list(found) == ["methods", "optimizers", "TAG", "settings"]
     # `num_tasks` is changed everywhere, and tells none apart.
     baselines = ["sgd", "stable-sgd", "tag-rmsprop", "er + sgd", "multitask + sgd"]
@@ -353,14 +393,12 @@ def test_many_groups_are_drawn_by_families(many):
 
 def test_few_groups_are_drawn_together_and_a_long_family_in_parts(many):
     few = replace(many, groups=many.groups[:10])
-    assert [(family.name, len(family.groups)) for family in families(few)] == [("", 10)]
+    assert families(few) == {"": few.groups}
     (group,) = (group for group in many.groups if group.label == "adam")
     rates = [replace(group, label=f"adam {i}", apart=(f"rate {i}",)) for i in range(23)]
     parts = families(replace(many, groups=rates))
-    assert [family.name for family in parts] == ["settings 1", "settings 2", "settings 3"]
-    assert [group.label for family in parts for group in family.groups] == [
-        group.label for group in rates
-    ]
+    assert list(parts) == ["settings 1", "settings 2", "settings 3"]
+    assert [group for groups in parts.values() for group in groups] == rates
 
 
 def test_what_has_tag_stands_beside_what_has_not(many):
@@ -411,25 +449,32 @@ def test_two_groups_are_not_drawn_as_a_pair_too(tmp_path):
         ("a-gem", "sgd", dict(statistics_twice=True)),
         ("multitask", "sgd", dict(multitask_order="in-turn", epochs=6)),
         ("ewc", "tag-rmsprop", dict(fisher_samples=None, eps_in_sqrt=False, b=2.5)),
-        ("naive", "tag-adam", dict(model="mlp", hidden=(8, 4), max_examples=50, eps=1e-9)),
+        ("naive", "tag-adam", dict(max_examples=50, eps=1e-9, clip=1.0, schedule="cosine")),
     ],
 )
-def test_the_command_that_repeats_a_row(tmp_path, method, optimizer, changed):
+def test_the_command_that_repeats_a_row(method, optimizer, changed):
     config = preset("split-cifar100", method, optimizer, **changed)
-    for seed in (1, 3):
-        write_run(tmp_path, config, seed)
-    ((group,), _) = report.collect([tmp_path])
-    python, *words = shlex.split(again(group))
+    assert repeated(config.resolved(np.int32)) == (config, (1, 3))
+
+
+def test_the_command_names_another_network():
+    config = presets.preset("split-cifar100", "sgd", model="mlp").changed({"hidden": (8, 4)})
+    assert repeated(config) == (config, (1, 3))
+
+
+def repeated(config: Config) -> tuple[Config, tuple[int, ...]]:
+    """What the command line makes of the command."""
+    python, *words = shlex.split(command(config.record, [1, 3]))
     assert (python, words[:2]) == ("python", ["-m", "train"])
-    command = parse(words[2:])
-    assert isinstance(command, RunCommand)
-    assert (command.config, command.seeds) == (config, (1, 3))
+    found = parse(words[2:])
+    assert isinstance(found, RunCommand)
+    return found.config, found.seeds
 
 
 def test_validation_has_a_section_of_its_own(tmp_path):
     config = preset("split-cifar100", "naive", "sgd")
     write_run(tmp_path, config, 1)
-    write_run(tmp_path, replace(config, evaluate_on="validation"), 1)
+    write_run(tmp_path, config.changed({"evaluate_on": "validation"}), 1)
     test, validation = report.sections(report.collect([tmp_path])[0])
     assert (test.title, validation.title) == ("split-cifar100", "split-cifar100, validation")
     assert test.compared
@@ -449,7 +494,9 @@ def test_order_and_a_narrow_terminal(tmp_path):
     (section,) = report.sections(report.collect([tmp_path])[0])
     wanted = [(method, optimizer) for method, optimizer in reversed(chosen)]
     wanted[3:6] = [("ewc", "sgd"), ("er", "sgd"), ("er", "tag-rmsprop")]
-    assert [(group.config.method, group.config.optimizer) for group in section.groups] == wanted
+    assert [
+        (group.config["method"], group.config["optimizer"]) for group in section.groups
+    ] == wanted
     text = shown(section, 80)
     assert "…" not in text
     assert max(map(len, text.splitlines())) <= 80
@@ -487,38 +534,120 @@ def test_an_unfinished_run_is_left_out_and_said(tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("matrices.json", b"", "cannot be read"),
-        ("matrices.json", b'{"accuracy": [[0.5, 0.', "cannot be read"),
-        ("matrices.json", b"\xff\xfe", "cannot be read"),
+        (FILE, b"", "cannot be read"),
+        (FILE, b'{"accuracy": [[0.5, 0.', "cannot be read"),
+        (FILE, b"\xff\xfe", "cannot be read"),
         ("config.json", b"{", "no readable JSON"),
         ("config.json", b"{}", "names no seed"),
     ],
 )
-def test_an_unreadable_run_is_one_sentence(tmp_path, capsys, monkeypatch, name, content, message):
-    monkeypatch.chdir(tmp_path)
-    write_run(tmp_path / "runs", preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = (tmp_path / "runs").rglob(name)
+def test_an_unreadable_run_is_one_sentence(tmp_path, name, content, message):
+    write_run(tmp_path, preset("rotated-digits", "naive", "sgd"), 1)
+    (file,) = tmp_path.rglob(name)
     file.write_bytes(content)
-    assert main(["report", "runs"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert name in said
-    assert message in said
+    with pytest.raises(UserError, match=f"{name}.*{message}"):
+        report.collect([tmp_path])
 
 
 def test_a_matrix_of_another_shape_is_refused(tmp_path):
     write_run(tmp_path, preset("rotated-digits", "naive", "sgd"), 1)
-    (file,) = tmp_path.rglob("matrices.json")
-    matrices.write(file, Matrices(np.ones((3, 3)), None, ["a", "b"], ["digits"]))
+    (file,) = tmp_path.rglob(FILE)
+    write_matrices(file, Matrices(np.ones((3, 3)), None, ["a", "b"], ["digits"]))
     with pytest.raises(UserError, match="no matrix of its 2 tasks"):
         report.collect([tmp_path])
 
 
-def test_a_place_that_cannot_be_written(tmp_path, capsys):
+def test_a_place_that_cannot_be_written(tmp_path):
     write_run(tmp_path / "runs", preset("rotated-digits", "naive", "sgd", num_tasks=2), 1)
     (tmp_path / "file").write_text("")
-    assert main(["report", str(tmp_path / "runs"), "--out", str(tmp_path / "file")]) == 2
-    assert "Choose another --out" in capsys.readouterr().err
+    with pytest.raises(UserError, match="Choose another --out"):
+        report.write(report.collect([tmp_path / "runs"])[0], tmp_path / "file")
+
+
+# What is not the paper's: names from outside, scores, and numbers of any size.
+
+
+def outside(**changes: Any) -> Record:
+    """Of parts that nobody could import."""
+    names = dict(stream="mine.data:waves", method="mine:hold", optimizer="mine.opt:lion")
+    names |= dict(model="mine.nets:Net", loss="squared-error", score="negative-error")
+    settings = dict(pull=0.5, epochs=1, batch_size=10, evaluate_on="test", width=3, num_tasks=3)
+    return Record(names | settings | changes)
+
+
+@pytest.mark.parametrize("size", [1e-6, 1e30])
+def test_a_score_of_any_size_is_reported_as_it_is(tmp_path, size):
+    for pull, final in ((0.5, -size), (2.0, -2 * size)):
+        for seed in (1, 2):
+            change = -size * np.array([0.0, 0.5, seed])
+            there, record = tmp_path / str(pull), outside(pull=pull)
+            write_run(there, record, seed, final=final, change=change, sources=["waves"])
+    groups, _ = report.collect([tmp_path])
+    # Of settings from outside nobody knows which are the usual ones.
+    labels = [f"mine:hold + mine.opt:lion (pull {pull})" for pull in (0.5, 2.0)]
+    assert [group.label for group in groups] == labels
+    (section,) = report.sections(groups)
+    assert section.title == "mine.data:waves, negative-error"
+    assert remarks(section) == []
+    assert "all numbers are in its unit" in explanation([section])[1]
+    for drawing in drawings(section):
+        assert "%" not in "".join(axes.get_ylabel() for axes in drawing.figure.axes)
+        check_legible(drawing.figure, drawing.title)
+    html, text = page.section_part(section, [], []), "\n".join(markdown.lines(section, {}))
+    for written in (html.replace("\N{MINUS SIGN}", "-"), text, shown(section, 160)):
+        assert f"{-2.5 * size:.4g}" in written
+        assert "%" not in written
+    tables.write_summary(groups, tmp_path / "summary.csv")
+    row = summary(tmp_path, "mine.data:waves")[labels[0], "accuracy"]
+    assert (row["unit"], row["learning_rate"]) == ("negative-error", "")
+    assert float(row["mean"]) == pytest.approx(-2.5 * size)
+
+
+def test_what_comes_from_outside_stands_behind_the_built_in(tmp_path):
+    tag = preset("rotated-digits", "naive", "tag-rmsprop", num_tasks=2).record
+    configs = [
+        *(tag, Record({**tag, "optimizer": "mine:tag", "b": "much"})),
+        *(Record({**tag, "stream": "mine:waves"}), Record({**tag, "method": "mine:hold"})),
+    ]
+    for number, config in enumerate(reversed(configs)):
+        write_run(tmp_path / str(number), config, 1, sources=["x"], alpha=np.float64(0.5))
+    groups, _ = report.collect([tmp_path])
+    found = [(group.config["stream"], group.label) for group in groups]
+    assert found == [
+        ("rotated-digits", "tag-rmsprop"),
+        ("rotated-digits", "mine:tag"),
+        ("rotated-digits", "mine:hold + tag-rmsprop"),
+        ("mine:waves", "tag-rmsprop"),
+    ]
+    digits, waves = report.sections(groups)
+    assert (digits.title, waves.title) == ("rotated-digits, subsets", "mine:waves")
+    for drawing in drawings(digits):
+        check_legible(drawing.figure, drawing.title)
+
+
+def test_two_scores_of_one_stream_stand_apart(tmp_path):
+    for score in ("accuracy", "mine:top5"):
+        config = Record({**preset("rotated-digits", "naive", "sgd").record, "score": score})
+        write_run(tmp_path / score, config, 1)
+    titles = [section.title for section in report.sections(report.collect([tmp_path])[0])]
+    assert titles == ["rotated-digits", "rotated-digits, mine:top5"]
+
+
+def test_a_very_large_b_is_drawn(tmp_path):
+    """Its weights are 0 or infinite, but for tasks that are not related at all."""
+    config = preset("rotated-digits", "naive", "tag-rmsprop", num_tasks=4, b=1e6)
+    alpha = np.full((4, 4), 0.0)
+    alpha[2] = math.inf
+    alpha[3, :2] = 1e-38, 1e38
+    write_run(tmp_path, config, 1, alpha=alpha)
+    (section,) = report.sections(report.collect([tmp_path])[0])
+    found = [drawing for drawing in drawings(section) if re.search("alpha|first", drawing.name)]
+    assert len(found) == 2
+    for drawing in found:
+        check_legible(drawing.figure, drawing.title)
+        text = page.figure(drawing)
+        assert "same direction: e^-1e+06" in text
+        assert "opposed: e^1e+06" in text
 
 
 # The page.
@@ -584,22 +713,22 @@ def written(tmp_path_factory) -> pathlib.Path:
 
 def test_the_page_is_whole_and_alone(written):
     text = (written / "report.html").read_text()
-    page = Page(text)
-    assert len(page.ids) == len(set(page.ids))
-    for tag, address in page.addresses:
+    parsed = Page(text)
+    assert len(parsed.ids) == len(set(parsed.ids))
+    for tag, address in parsed.addresses:
         if address.startswith("#"):
-            assert address[1:] in page.ids
+            assert address[1:] in parsed.ids
         else:
             assert tag == "a" or address.startswith("data:")
     for used in re.findall(r"url\(([^)]*)\)", text):
-        assert used[1:] in page.ids
-    assert not {"script", "link", "iframe", "img"} & set(page.tags)
+        assert used[1:] in parsed.ids
+    assert not {"script", "link", "iframe", "img"} & set(parsed.tags)
     assert "http" not in text.replace("https://arxiv.org/abs/2105.05155", "")
     # Every plot, and once more for narrow screens those that compare the groups of a section.
     plots = [path.stem for path in written.glob("*.png")]
     compared = [name for name in plots if name.endswith("-accuracy") or "-final-" in name]
-    assert page.tags.count("svg") == len(plots) + len(compared)
-    assert "python -m train run && echo <i>" in page.words  # As the run recorded it.
+    assert parsed.tags.count("svg") == len(plots) + len(compared)
+    assert "python -m train run && echo <i>" in parsed.words  # As the run recorded it.
 
 
 def test_the_page_has_every_group_and_nothing_of_theirs_is_markup(written):

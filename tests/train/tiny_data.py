@@ -5,8 +5,8 @@ import pathlib
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train.streams.builders.images import png
-from train.streams.registry import DATA_SETS
+from train.streams.data_sets import DATA_SETS
+from train.streams.decode import png
 
 SHAPES = {"cifar100": (32, 32, 3), "mini_imagenet": (90, 84, 3), "caltech_birds2011": (30, 40, 3)}
 TRAIN, TEST = 5, 2  # Examples a class of the tiny data sets.

@@ -1,131 +1,198 @@
 """What each command of the command line does."""
 
 import pathlib
+from collections.abc import Sequence
+from typing import Any
 
-import rich.console
-
-from train import report
-from train.launch import search
-from train.launch import sweep as sweeps
-from train.launch.display import say as _say
-from train.launch.grid import Grid
-from train.launch.jobs import standing
-from train.launch.seeds import Parallel, run_seeds
-from train.run import config as configs
-from train.run import hosts
+from train import report, settings
+from train.cli import arguments
+from train.cli.data_listing import list_data
+from train.cli.display import Display
+from train.errors import UserError
+from train.launch import grid, grid_results, hosts, sweep
+from train.launch.fit import fit_config
+from train.launch.jobs import Places, Streams, standing
+from train.paper import grids, presets
+from train.run import hosts as processes
 from train.run.config import Config
 from train.run.devices import Devices
-from train.run.places import Places
-from train.run.rundir import read_result
+from train.run.directory import Keeping
+from train.streams import prepare
 
 _DEMO = ("rmsprop", "tag-rmsprop")
 
 
-def run(
-    config: Config,
-    seeds: tuple[int, ...],
-    places: Places,
-    parallel: Parallel,
-    console: rich.console.Console,
-    devices: Devices,
-) -> bool:
-    """Trains one config on its seeds and prints its table; False where a seed failed."""
-    _say_untrained([config], console)
-    failed = run_seeds(config, seeds, places, console, parallel, devices=devices)
-    if not hosts.is_first():
-        return not failed
-    _say_failures(failed, places.experiment(config), console)
-    well = [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
-    finished = [path for path in well if read_result(path).finished]
-    if len(finished) < len(well):
-        _say(
-            console,
-            f"Stopped after task {places.stop_after} of {config.num_tasks}, as asked. The same "
-            "command without --stop-after goes on.",
+def execute(command: object, display: Display) -> bool:
+    """Does what a command says; False where a part of it failed."""
+    match command:
+        case arguments.RunCommand():
+            hosts.start(command.hosts)
+            display.console.quiet = not processes.is_first()
+            with processes.noticing():
+                return _run(command, display)
+        case arguments.GridCommand():
+            return _grid(command, display)
+        case arguments.SweepCommand():
+            return _sweep(command, display)
+        case arguments.DemoCommand():
+            return _demo(command, display)
+        case arguments.DataCommand():
+            list_data(command.data_dir, display)
+        case arguments.PrepareCommand():
+            prepare(command.stream, manual_dir=command.manual_dir, data_dir=command.data_dir)
+        case arguments.ReportCommand():
+            _report(list(command.runs), command.out, display)
+    return True
+
+
+def _run(command: arguments.RunCommand, display: Display) -> bool:
+    """Trains one config on its seeds and prints its table."""
+    config: Config = command.config
+    _say_untrained([config], display)
+    experiment = presets.experiment(command.out, config.record)
+    result = fit_config(
+        config,
+        command.seeds,
+        experiment,
+        keeping=command.keeping,
+        places=command.places,
+        progress=display,
+        parallel=command.parallel,
+        devices=command.devices,
+    )
+    if not processes.is_first():
+        return not result.failed
+    _say_failures(result.failed, experiment, display)
+    finished = [run.seed for run in result.runs if run.matrices.finished]
+    if len(finished) < len(result.runs):
+        display.say(
+            f"Stopped after task {command.keeping.stop_after} of {len(result.tasks)}, as asked. "
+            "The same command without --stop-after goes on."
         )
     if finished:
-        _report(finished, places.experiment(config) / "report", console)
-    return not failed
+        paths = [experiment / f"seed-{seed}" for seed in finished]
+        _report(paths, experiment / "report", display)
+    return not result.failed
 
 
-def demo(seeds: tuple[int, ...], places: Places, console: rich.console.Console) -> bool:
+def _demo(command: arguments.DemoCommand, display: Display) -> bool:
     """The embedded comparison: RMSProp against TAG-RMSProp on ten rotations of digits."""
-    console.print(
+    display.console.print(
         "Ten tasks, one after another: handwritten digits, each time turned by 30 degrees more.\n"
         "RMSProp and TAG-RMSProp, each at its best learning rate, one pass over the data."
     )
     finished, well = [], True
     for optimizer in _DEMO:
-        config = configs.preset("rotated-digits", optimizer)
-        # Small enough that starting processes would take longer than the runs.
-        failed = run_seeds(config, seeds, places, console, "serial")
-        _say_failures(failed, places.experiment(config), console)
-        well &= not failed
-        finished += [places.seed_directory(config, seed) for seed in seeds if seed not in failed]
+        config = presets.preset("rotated-digits", optimizer)
+        experiment = presets.experiment(command.out, config.record)
+        result = fit_config(
+            config,
+            command.seeds,
+            experiment,
+            keeping=Keeping(),
+            places=Places(),
+            progress=display,
+            parallel="serial",  # So small that processes would take longer to start than to run.
+            devices=Devices(),
+        )
+        _say_failures(result.failed, experiment, display)
+        well &= not result.failed
+        finished += [experiment / f"seed-{seed}" for seed in result.seeds]
     if finished:
-        _report(finished, places.out / "rotated-digits" / "report", console)
+        _report(finished, command.out / "rotated-digits" / "report", display)
     return well
 
 
-def grid(
-    chosen: Grid,
-    places: Places,
-    budget: float | None,
-    processes: int | None,
-    dry_run: bool,
-    console: rich.console.Console,
-) -> bool:
-    """Searches a grid and prints its table; False where a cell failed."""
-    _say_untrained([chosen.base], console)
-    return search.run(chosen, places, console, budget=budget, processes=processes, dry_run=dry_run)
+def _grid(command: arguments.GridCommand, display: Display) -> bool:
+    """Searches a grid and prints its table."""
+    config: Config = command.config
+    varied = grid.axes(command.vary, config) or dict(grids.axes(config.record))
+    if not varied:
+        raise UserError("There is no grid for these: say what to --vary.")
+    base = presets.preset(*(config.names()[k] for k in ("stream", "optimizer", "method", "model")))
+    for name in varied:
+        # A setting given for all cells would be lost where the grid varies it.
+        if command.base is None and config[name] != base[name]:
+            raise UserError(
+                f"This grid varies {name}: drop {settings.flag(name)}, or say what to --vary."
+            )
+    origin = "A grid"
+    if varied == grids.axes(config.record):
+        origin = "The paper's grid" if grids.is_papers(config.record) else "Our own grid"
+    _say_untrained([config], display)
+    chosen = grid.plan(config, varied, command.seeds, origin)
+    first = presets.experiment(command.out, base.record)
+    search = grid.Search(
+        grid=chosen,
+        directory=first / "grid",
+        directory_of=lambda cell: presets.experiment(command.out, cell.record),
+        streams=Streams(command.places),
+        progress=display,
+        processes=command.processes,
+        keeping=command.keeping,
+    )
+    results, well = search.run(budget=command.budget, dry_run=command.dry_run)
+    if results:
+        title = f"{config.stream.name}, {config.record.label}"
+        display.console.print(grid_results.table(chosen.axes, results, title))
+    return well
 
 
-def sweep(
-    plan: sweeps.Plan,
-    places: Places,
-    processes: int | None,
-    dry_run: bool,
-    console: rich.console.Console,
-) -> bool:
-    """Does what is missing of a sweep and reports what is finished; False where a run failed."""
-    _say_untrained(list(plan), console)
-    failed = sweeps.run(plan, places, console, processes=processes, dry_run=dry_run)
-    if dry_run:
+def _sweep(command: arguments.SweepCommand, display: Display) -> bool:
+    """Does what is missing of a sweep and reports what is finished."""
+    listed = {name: list(getattr(command, name)) for name in sweep.LISTS}
+    options: dict[str, Any] = {name: values for name, values in listed.items() if values}
+    options["texts"] = settings.assignments(command.set, "--set")
+    file = {} if command.file is None else sweep.read(command.file)
+    cells = sweep.plan(options, file, presets.preset, command.file)
+    _say_untrained(list(cells), display)
+    streams = Streams(command.places)
+    jobs = sweep.jobs(
+        cells,
+        lambda config: presets.experiment(command.out, config.record),
+        streams,
+        command.keeping,
+    )
+    failed = sweep.run(
+        cells,
+        command.out,
+        jobs,
+        streams,
+        display,
+        processes=command.processes,
+        keeping=command.keeping,
+        dry_run=command.dry_run,
+    )
+    if command.dry_run:
         return True
-    jobs = sweeps.jobs(plan, places)
     finished = [job.directory for job in jobs if standing(job) == "finished"]
     if finished:
-        _report(finished, places.out / "report", console)
+        _report([path for path in finished if path], command.out / "report", display)
     return not failed
 
 
-def make_report(
-    runs: tuple[pathlib.Path, ...], out: pathlib.Path, console: rich.console.Console
-) -> None:
-    _report(list(runs), out, console)
-
-
-def _say_failures(
-    failed: dict[int, str], experiment: pathlib.Path, console: rich.console.Console
-) -> None:
+def _say_failures(failed: dict[int, str], experiment: pathlib.Path, display: Display) -> None:
     for seed, why in failed.items():
-        _say(console, f"seed {seed} failed ({experiment / f'seed-{seed}'}): {why}")
+        display.say(f"seed {seed} failed ({experiment / f'seed-{seed}'}): {why}")
 
 
-def _say_untrained(chosen: list[Config], console: rich.console.Console) -> None:
-    if any(config.stream == "split-cub" and config.pretrained is None for config in chosen):
-        console.print(
-            "split-cub: the paper starts from ImageNet weights; without --pretrained FILE the "
-            "network starts from nothing."
-        )
+def _say_untrained(chosen: Sequence[Config], display: Display) -> None:
+    for config in chosen:
+        if config.stream.name == "split-cub" and not config.flat().get("pretrained"):
+            display.say(
+                "split-cub: the paper starts from ImageNet weights; without --pretrained FILE the "
+                "network starts from nothing."
+            )
+            return
 
 
-def _report(roots: list[pathlib.Path], out: pathlib.Path, console: rich.console.Console) -> None:
+def _report(roots: list[pathlib.Path], out: pathlib.Path, display: Display) -> None:
     groups, unfinished = report.collect(roots)
     for path in unfinished:
-        _say(console, f"not finished, left out: {path}")
+        display.say(f"not finished, left out: {path}")
     for section in report.sections(groups):
-        console.print(report.table(section))
+        display.console.print(report.table(section))
     written = report.write(groups, out)
     names = [path.name for path in written if path.suffix != ".png"]
-    _say(console, f"Written to {out}: {', '.join(names)}, {len(written) - len(names)} plots")
+    plots = len(written) - len(names)
+    display.say(f"Written to {out}: {', '.join(names)}, {plots} plots")

@@ -3,28 +3,27 @@
 import itertools
 import pathlib
 
-import rich.console
 import rich.text
 
-from train.streams import STREAMS, DataStatus, data_status
-from train.streams.commands import prepare_advice
+from train.cli.display import Display
+from train.streams import STREAMS, DataStatus, data_status, prepare_advice
 
 
-def list_data(data_dirs: tuple[pathlib.Path, ...], console: rich.console.Console) -> None:
+def list_data(data_dirs: tuple[pathlib.Path, ...], display: Display) -> None:
     found = data_status(data_dirs or None)
     looked_in = dict.fromkeys(str(path) for status in found for path in status.looked_in)
-    _say(console, f"Data are looked for in {', '.join(looked_in)}.")
-    _say(console, "Choose other places with --data-dir or $TFDS_DATA_DIR.\n")
+    display.say(f"Data are looked for in {', '.join(looked_in)}.")
+    display.say("Choose other places with --data-dir or $TFDS_DATA_DIR.\n")
     for stream, group in itertools.groupby(found, key=lambda status: status.stream):
         statuses = list(group)
         spec = STREAMS[stream]
-        console.print(rich.text.Text(stream, style="bold"), end="")
-        _say(console, f"  {spec.summary}")
+        display.console.print(rich.text.Text(stream, style="bold"), end="")
+        display.say(f"  {spec.summary}")
         for status in statuses:
-            _say(console, "  " + describe(status))
+            display.say("  " + describe(status))
         missing = [status.data_set for status in statuses if not status.present]
         if missing:
-            _say(console, f"  {prepare_advice(spec, missing)}")
+            display.say(f"  {prepare_advice(spec, missing)}")
 
 
 def describe(status: DataStatus) -> str:
@@ -56,7 +55,3 @@ def _size(num_bytes: float) -> str:
             return f"{num_bytes:.3g} {unit}"
         num_bytes /= 1000
     return f"{num_bytes:.3g} GB"
-
-
-def _say(console: rich.console.Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False, markup=False)

@@ -10,16 +10,17 @@ from typing import Any
 import rich.box
 import rich.table
 
+from train import files
 from train.errors import UserError
-from train.launch.jobs import brief
-from train.run import metrics, rundir
+from train.run import metrics
 from train.run.config import Config
+from train.settings import brief
 
 Axes = Mapping[str, tuple[Any, ...]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Outcome:
+class CellResult:
     """What became of a cell."""
 
     cell: Config
@@ -43,16 +44,16 @@ class Outcome:
         return float(metrics.over_seeds(self.accuracies)[1])
 
 
-def best(outcomes: Sequence[Outcome]) -> Outcome | None:
+def best(outcomes: Sequence[CellResult]) -> CellResult | None:
     """The highest mean accuracy at the stream's end; of equal ones the first."""
     finished = [outcome for outcome in outcomes if outcome.status == "finished"]
     return max(finished, key=lambda outcome: outcome.mean, default=None)
 
 
-def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
+def ranked(outcomes: Sequence[CellResult]) -> list[CellResult]:
     """Those that came furthest first, the better before the worse; failed ones last."""
 
-    def order(outcome: Outcome) -> tuple[bool, int, float]:
+    def order(outcome: CellResult) -> tuple[bool, int, float]:
         well = bool(outcome.accuracies)
         return not well, -outcome.tasks, -outcome.mean if well else 0.0
 
@@ -60,18 +61,13 @@ def ranked(outcomes: Sequence[Outcome]) -> list[Outcome]:
 
 
 def at_the_edge(axes: Axes, cell: Config) -> list[str]:
-    """Says where the best cell has the largest or smallest number tried, and could go beyond.
-
-    >>> axes = {"learning_rate": (0.1, 0.01), "dropout": (0.0, 0.5)}
-    >>> at_the_edge(axes, Config(learning_rate=0.1, dropout=0.0))
-    ['learning_rate 0.1 is the largest tried: a wider grid may do better.']
-    """
+    """Says where the best cell has the largest or smallest number tried, and could go beyond."""
     lines = []
     for name, values in axes.items():
         numbers = [value for value in values if isinstance(value, (int, float))]
         if len(numbers) < 2 or any(isinstance(value, bool) for value in values):
             continue
-        value = getattr(cell, name)
+        value = cell[name]
         for edge, word, step in ((max(numbers), "largest", 1), (min(numbers), "smallest", -1)):
             if value == edge and _exists(cell, name, _beyond(edge, step)):
                 lines.append(
@@ -87,13 +83,13 @@ def _beyond(value: float, step: int) -> float:
 def _exists(cell: Config, name: str, value: float) -> bool:
     """Whether a config can have this value at all: no dropout is below 0."""
     try:
-        dataclasses.replace(cell, **{name: value})
+        cell.changed({name: value})
     except UserError:
         return False
     return True
 
 
-def table(axes: Axes, outcomes: Sequence[Outcome], title: str) -> rich.table.Table:
+def table(axes: Axes, outcomes: Sequence[CellResult], title: str) -> rich.table.Table:
     """For the terminal, the best cell in bold."""
     shown = rich.table.Table(
         title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, padding=0, show_edge=False
@@ -111,17 +107,17 @@ def _headings(axes: Axes) -> list[str]:
     return [*axes, "accuracy %", "status"]
 
 
-def _row(axes: Axes, outcome: Outcome, wins: bool) -> list[str]:
+def _row(axes: Axes, outcome: CellResult, wins: bool) -> list[str]:
     accuracy = "-"
     if outcome.accuracies:
         spread = f" ± {100 * outcome.deviation:.1f}" if len(outcome.accuracies) > 1 else ""
         accuracy = f"{100 * outcome.mean:.1f}{spread}"
-    settings = [brief(getattr(outcome.cell, name)) for name in axes]
+    settings = [brief(outcome.cell[name]) for name in axes]
     return [*settings, accuracy, "best" if wins else outcome.status]
 
 
 def write(
-    axes: Axes, seeds: Sequence[int], outcomes: Sequence[Outcome], directory: pathlib.Path
+    axes: Axes, seeds: Sequence[int], outcomes: Sequence[CellResult], directory: pathlib.Path
 ) -> list[pathlib.Path]:
     """Writes results.md, results.csv and results.json; returns them."""
     page, sheet, record = (directory / f"results.{kind}" for kind in ("md", "csv", "json"))
@@ -134,7 +130,7 @@ def write(
     ]
     page.write_text("\n".join(lines) + "\n")
     entries = [_entry(axes, seeds, outcome, outcome is winner) for outcome in ranked(outcomes)]
-    rundir.write_json(record, entries)
+    files.write_json(record, entries)
     with sheet.open("w", newline="") as file:
         columns = ("status", "best", "tasks", "accuracy", "deviation")
         writer = csv.writer(file)
@@ -145,11 +141,11 @@ def write(
     return [page, sheet, record]
 
 
-def _entry(axes: Axes, seeds: Sequence[int], outcome: Outcome, wins: bool) -> dict[str, Any]:
+def _entry(axes: Axes, seeds: Sequence[int], outcome: CellResult, wins: bool) -> dict[str, Any]:
     """A cell at full precision; null where there is no accuracy."""
     well = bool(outcome.accuracies)
     return {
-        "settings": {name: getattr(outcome.cell, name) for name in axes},
+        "settings": {name: outcome.cell[name] for name in axes},
         "status": outcome.status,
         "best": wins,
         "tasks": outcome.tasks,

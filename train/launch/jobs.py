@@ -1,114 +1,191 @@
-"""One seed of one config, as a piece of work for a process, and how far it has come."""
+"""One seed of one config as a piece of work, and what a grid and a sweep do with many of them."""
 
+import contextlib
 import dataclasses
+import os
 import pathlib
-from collections.abc import Iterable
-from typing import Any, Literal
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
-from train.run import config as configs
-from train.run import matrices, metrics
+import jax
+
+from train import files, settings
+from train.errors import UserError
+from train.models import as_model
+from train.run import directory as directories
+from train.run import metrics, records
 from train.run.config import Config
-from train.run.places import Places
-from train.run.rundir import read_result
+from train.run.directory import Keeping, RunDirectory
+from train.run.progress import Progress
+from train.streams import Stream, as_stream
 
 Standing = Literal["finished", "under way", "missing"]
+Found = TypeVar("Found")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Places:
+    """Where data are found."""
+
+    data_dir: tuple[pathlib.Path, ...] = ()
+    """Where tensorflow-datasets keeps its data; several allowed. Default: $TFDS_DATA_DIR."""
+    cache_dir: pathlib.Path | None = None
+    """Where decoded images are kept. Default: $TAG_OPTAX_CACHE, else ~/.cache/tag_optax."""
+
+
+class Streams:
+    """The streams of configs, each opened once."""
+
+    def __init__(self, places: Places):
+        self.places = places
+        self._opened: dict[Hashable, Stream] = {}
+
+    def _key(self, config: Config) -> Hashable:
+        return config.stream, config.run.evaluate_on, config.run.max_examples
+
+    def open(self, config: Config) -> Stream:
+        """The stream of a config, as it is learned and evaluated."""
+        run, key = config.run, self._key(config)
+        if key not in self._opened:
+            stream = as_stream(
+                config.stream.value, self.places.data_dir or None, self.places.cache_dir
+            )
+            if run.evaluate_on == "validation":
+                # What is chosen by it has seen nothing of the test part, not even its size.
+                stream = stream.holding_out(0.1).without_test()
+            if run.max_examples is not None:
+                stream = stream.shortened(run.max_examples)
+            self._opened[key] = stream
+        return self._opened[key]
+
+    def is_open(self, config: Config) -> bool:
+        return self._key(config) in self._opened
+
+    def num_tasks(self, config: Config) -> int:
+        """How many tasks there are; a built-in stream says so without its data."""
+        known = settings.values(config.stream.value).get("num_tasks")
+        is_built_in = ":" not in config.stream.name
+        return known if known and is_built_in else len(self.open(config).tasks)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
-    """A run, whole or as far as `places.stop_after`."""
+    """A run, whole or as far as `keeping.stop_after`."""
 
     name: str
     """What messages call it."""
     config: Config
     seed: int
-    places: Places
-
-    @property
-    def directory(self) -> pathlib.Path:
-        return self.places.seed_directory(self.config, self.seed)
+    tasks: int
+    """How many the stream has."""
+    directory: pathlib.Path | None
+    """Where it is kept; None: nowhere."""
+    keeping: Keeping = dataclasses.field(default_factory=Keeping)
+    places: Places = dataclasses.field(default_factory=Places)
 
     @property
     def log(self) -> pathlib.Path:
         """What its process says; beside the run, because a run's directory may be cleared."""
+        assert self.directory is not None
         return self.directory.with_name(f"seed-{self.seed}.log")
-
-
-def to_json(job: Job) -> dict[str, Any]:
-    """As a worker is given it.
-
-    >>> import json
-    >>> places = Places(data_dir=(pathlib.Path("a"), pathlib.Path("b")))
-    >>> job = Job(name="one", config=Config(hidden=(8, 8)), seed=1, places=places)
-    >>> from_json(json.loads(json.dumps(to_json(job)))) == job
-    True
-    """
-    places: dict[str, Any] = dataclasses.asdict(job.places)
-    places["out"] = str(job.places.out)
-    places["data_dir"] = [str(path) for path in job.places.data_dir]
-    places["cache_dir"] = None if job.places.cache_dir is None else str(job.places.cache_dir)
-    config = configs.to_json(job.config)
-    return {"name": job.name, "config": config, "seed": job.seed, "places": places}
-
-
-def from_json(fields: dict[str, Any]) -> Job:
-    places = dict(fields["places"])
-    places["out"] = pathlib.Path(places["out"])
-    places["data_dir"] = tuple(map(pathlib.Path, places["data_dir"]))
-    places["cache_dir"] = places["cache_dir"] and pathlib.Path(places["cache_dir"])
-    return Job(
-        name=fields["name"],
-        config=configs.from_json(fields["config"], pathlib.Path("job")),
-        seed=fields["seed"],
-        places=Places(**places),
-    )
 
 
 def tasks_learned(job: Job) -> int:
     """How many tasks the run has learned; none where its directory holds another run."""
-    if not (job.directory / matrices.FILE).exists():
+    path = job.directory
+    if path is None or not (path / records.FILE).exists():
         return 0
-    result = read_result(job.directory)
+    found = records.read_measured(path)
     # The run itself refuses the other one, and says how they differ.
-    same = (result.config, result.seed) == (job.config, job.seed)
-    return metrics.summary(result.accuracy).tasks_finished if same else 0
+    different = found.config.differences(job.config.record)
+    more = directories.extending(job.config)
+    same = found.seed == job.seed and len(found.tasks) <= job.tasks
+    same &= all(each.split(":")[0] in more for each in different)
+    return metrics.summary(found.accuracy).tasks_finished if same else 0
 
 
 def is_done(job: Job) -> bool:
     """Whether nothing is left of what the job asks for."""
-    goal = min(job.places.stop_after or job.config.num_tasks, job.config.num_tasks)
-    return not job.places.overwrite and tasks_learned(job) >= goal
+    goal = min(job.keeping.stop_after or job.tasks, job.tasks)
+    return not job.keeping.overwrite and tasks_learned(job) >= goal
 
 
 def standing(job: Job) -> Standing:
     """Where the whole run stands."""
-    if tasks_learned(job) == job.config.num_tasks:
+    learned = tasks_learned(job)
+    if learned >= job.tasks:
         return "finished"
-    checkpoints = job.directory / "checkpoints"
-    started = checkpoints.exists() and any(checkpoints.iterdir())
-    return "under way" if started or tasks_learned(job) else "missing"
+    checkpoints = None if job.directory is None else job.directory / "checkpoints"
+    started = checkpoints is not None and checkpoints.exists() and any(checkpoints.iterdir())
+    return "under way" if started or learned else "missing"
 
 
-def describe(config: Config, fields: Iterable[str]) -> str:
-    """Some settings of a config, in few words.
-
-    >>> describe(Config(learning_rate=0.00025, hidden=(8, 8)), ["learning_rate", "hidden"])
-    'learning_rate=0.00025 hidden=8x8'
-    """
-    return " ".join(f"{name}={brief(getattr(config, name))}" for name in fields)
+def check_seeds(seeds: Sequence[int]) -> None:
+    # A random key has 32 bits of a seed.
+    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
+        raise UserError("--seeds must be one or more different numbers from 0 to 2^32 - 1.")
 
 
-def brief(value: Any) -> str:
-    """A setting as it is written on a command line.
+def check_keeping(keeping: Keeping) -> None:
+    if keeping.stop_after is not None:
+        raise UserError("--stop-after is for a single run: python -m train run --stop-after ...")
 
-    >>> brief(5.0), brief((100, 100)), brief(None), brief(True)
-    ('5', '100x100', 'none', 'true')
-    """
-    match value:
-        case None | bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-        case tuple():
-            return "x".join(map(str, value))
-    return str(value)
+
+def check_data(jobs: Sequence[Job], streams: Streams) -> None:
+    """Each stream that is still needed: what is missing, and what a method or a network misses in
+    it, is said before anything is written or started, and images are decoded once."""
+    checked = set()
+    for job in jobs:
+        config = job.config
+        if not is_done(job) and config not in checked:
+            checked.add(config)
+            stream = streams.open(config)
+            inputs = jax.ShapeDtypeStruct(stream.input_shape, stream.fed_dtype)
+            model = as_model(config.model.value, inputs, stream.num_outputs)
+            _, stats = jax.eval_shape(model.init, jax.random.key(0))
+            config.method.value.check(stream, stats)
+
+
+@contextlib.contextmanager
+def held(path: pathlib.Path) -> Iterator[None]:
+    """Makes a directory and keeps other processes out of it."""
+    directories.make(path)
+    lock = directories.lock(path)
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
+def read_record(path: pathlib.Path, understand: Callable[[Any], Found]) -> Found | None:
+    """What an earlier command wrote down; None where there was none."""
+    try:
+        return understand(files.read_json(path))
+    except FileNotFoundError:
+        return None
+    except UserError as error:
+        raise UserError(f"{error} Remove it, or --overwrite.") from error
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        # Whatever a file can be that is JSON and no record.
+        raise UserError(
+            f"{path} cannot be understood ({error}). Remove it, or --overwrite."
+        ) from error
+
+
+def start_over(jobs: Sequence[Job]) -> None:
+    """Throws away what there is of these runs."""
+    for job in jobs:
+        if job.directory is not None and job.directory.exists():
+            RunDirectory(job.directory, job.config, job.seed, overwrite=True).close()
+
+
+def show_standing(
+    jobs: Sequence[Job], progress: Progress, diverged: Mapping[str, str] | None = None
+) -> None:
+    """A line for each run: finished, under way, missing, or known to diverge."""
+    found = ["diverged" if job.name in (diverged or {}) else standing(job) for job in jobs]
+    for job, state in zip(jobs, found, strict=True):
+        learned = f"  {tasks_learned(job)} of {job.tasks} tasks learned"
+        progress.say(f"{state:10} {job.name}{learned if state == 'under way' else ''}")
+    counted = [f"{found.count(state)} {state}" for state in dict.fromkeys(found)]
+    progress.say(f"{len(jobs)} runs: {', '.join(counted)}.")

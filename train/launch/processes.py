@@ -2,23 +2,20 @@
 
 import dataclasses
 import functools
-import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import rich.console
-import rich.live
-import rich.text
+import cloudpickle
 
 from train.errors import DIVERGED, UserError
-from train.launch.display import say
-from train.launch.jobs import Job, to_json
+from train.launch.jobs import Job, is_done
+from train.run.progress import Progress
 from train.run.signals import Stopped, catch_stop
 
 _LOOK_EVERY = 0.2  # seconds
@@ -35,7 +32,7 @@ class Failure:
 
 def run_jobs(
     jobs: Sequence[Job],
-    console: rich.console.Console,
+    progress: Progress,
     *,
     processes: int,
     done: int = 0,
@@ -48,7 +45,7 @@ def run_jobs(
 
     Args:
       jobs: what to do, in this order; a failure stops no other job.
-      console: shows a line for each worker, and how many are done.
+      progress: shows a line for each worker, and how many are done.
       processes: how many at a time, at most one a core.
       done: how many jobs of the same undertaking were done before.
       ended: called as each job ends.
@@ -59,7 +56,7 @@ def run_jobs(
     free = share_cores(processes)
     waiting, working, failed = list(jobs), [], {}
     total = done + len(waiting)
-    with catch_stop() as stop_signal, _showing(console) as show:
+    with catch_stop() as stop_signal, progress.workers() as show:
         try:
             while waiting or working:
                 while waiting and free:
@@ -97,8 +94,9 @@ class _Worker:
         self.cores = cores
         job.log.parent.mkdir(parents=True, exist_ok=True)
         # The job is given in a file: a pipe would break where a worker dies before it reads.
-        with job.log.open("w") as log, tempfile.TemporaryFile("w+") as given, _on_cores(cores):
-            json.dump({"job": to_json(job), "command": sys.argv[1:]}, given)
+        with job.log.open("w") as log, tempfile.TemporaryFile() as given, _on_cores(cores):
+            # By value, since a user's functions may be of no importable module.
+            cloudpickle.dump({"job": job, "command": sys.argv[1:]}, given)
             given.seek(0)
             # In a session of its own: Ctrl-C reaches this process alone, which passes it on once.
             self.process = subprocess.Popen(
@@ -194,24 +192,21 @@ def _stop(workers: list[_Worker]) -> None:
         worker.process.wait()
 
 
-@contextmanager
-def _showing(console: rich.console.Console) -> Iterator[Callable[[list[str], str], None]]:
-    """Yields a function that shows a line for each worker and a tally: live, or what is new."""
-    if console.is_terminal:
-        with rich.live.Live(console=console, transient=True) as live:
+def run_missing(
+    jobs: Sequence[Job],
+    progress: Progress,
+    asked: int | None,
+    ended: Callable[[Job, Failure | None], None] = lambda job, failure: None,
+) -> dict[Job, Failure]:
+    """Does what is not done yet; returns what failed, and why."""
+    left = [job for job in jobs if not is_done(job)]
+    if not left:
+        return {}
+    done = len(jobs) - len(left)
+    return run_jobs(left, progress, processes=num_processes(asked), done=done, ended=ended)
 
-            def draw(lines: list[str], tally: str) -> None:
-                text = rich.text.Text("\n".join([*lines, tally]), no_wrap=True, overflow="ellipsis")
-                live.update(text)
 
-            yield draw
-        return
-    said: set[str] = set()
-
-    def print_new(lines: list[str], tally: str) -> None:
-        for line in [*lines, tally]:
-            if line not in said:
-                said.add(line)
-                say(console, line)
-
-    yield print_new
+def say_failures(failed: Mapping[Job, Failure], progress: Progress) -> None:
+    for job, failure in failed.items():
+        what = "diverged" if failure.diverged else "failed"
+        progress.say(f"{job.name} {what} ({job.log}): {failure.why}")

@@ -3,102 +3,93 @@
 import contextlib
 import dataclasses
 import math
-import shutil
-from typing import Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
 import jax
-import rich.console
 
 from train.errors import UserError
 from train.launch import processes
-from train.launch.display import Display, say
-from train.launch.jobs import Job, is_done
-from train.run import devices as devices_
+from train.launch.jobs import Job, Streams, check_seeds, is_done
 from train.run import hosts
 from train.run.config import Config
-from train.run.config import label as name
-from train.run.devices import Devices
-from train.run.engine import Engine
-from train.run.layout import Layout, make_layout
-from train.run.loop import Run
-from train.run.places import Places
-from train.run.rundir import Bystander, RunDirectory
-from train.streams import load_stream
-from train.streams.types import Stream, shortened
+from train.run.devices import Devices, Layout, choose_axes, make_layout
+from train.run.directory import Bystander, RunDirectory
+from train.run.engine import Engine, evaluated_params
+from train.run.loop import Run, SeedRun
+from train.run.progress import Progress
+from train.run.result import Trained
+from train.streams import Stream
 
 Parallel = Literal["auto", "serial", "vmap", "processes"]
-ONE_DEVICE = Devices()
+DEFAULT_DEVICES = Devices()
 
 
-def open_stream(config: Config, places: Places) -> Stream:
-    """The stream of a config, from the places where data are found."""
-    stream = load_stream(
-        config.stream,
-        num_tasks=config.num_tasks,
-        order_seed=config.order_seed,
-        shared_head=config.shared_head,
-        hold_out=0.0 if config.evaluate_on == "test" else 0.1,
-        data_dirs=places.data_dir or None,
-        cache_dir=places.cache_dir,
-    )
-    return stream if config.max_examples is None else shortened(stream, config.max_examples)
+@dataclasses.dataclass
+class SeedResults:
+    """What became of some seeds."""
+
+    failed: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Those that could not go on, and why."""
+    trained: dict[int, Trained] = dataclasses.field(default_factory=dict)
+    """Those that were trained in this process."""
 
 
 def run_seeds(
-    config: Config,
-    seeds: tuple[int, ...],
-    places: Places,
-    console: rich.console.Console,
+    jobs: Sequence[Job],
+    streams: Streams,
+    progress: Progress,
     parallel: Parallel = "auto",
     *,
-    devices: Devices = ONE_DEVICE,
+    devices: Devices = DEFAULT_DEVICES,
     label: str | None = None,
-) -> dict[int, str]:
-    """Runs or resumes every seed; returns those that failed, and why.
+) -> SeedResults:
+    """Runs or resumes every seed of one config.
 
     Progress is shown under a label: the stream, the method and the seed, or the one given.
     Raises Stopped after a signal, once everything under way is saved.
     """
-    check_seeds(seeds)
+    check_seeds([job.seed for job in jobs])
+    config = jobs[0].config
+    _check_agreed(jobs, devices, parallel)
     layout = choose_layout(devices, config)
-    parallel = _choose_parallel(parallel, layout)
-    title = f"{config.stream} {name(config)}"
-    jobs = [
-        Job(name=f"{title} seed {seed}", config=config, seed=seed, places=places) for seed in seeds
-    ]
+    parallel = _choose_parallel(parallel, layout, config)
+    title = f"{config.stream.name} {config.record.label}"
     done = hosts.as_first(lambda: [is_done(job) for job in jobs], len(jobs))
     left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
     if not left:
-        return {}
+        return SeedResults()
     # For processes too: missing data are said once, and decoded once.
-    stream = hosts.together(lambda: open_stream(config, places))
+    stream = hosts.together(lambda: streams.open(config))
     if layout.mesh is not None:
-        say(console, f"{title}  {layout}, {layout.mesh.size} of {jax.device_count()} devices")
+        total = jax.device_count()
+        progress.say(f"{title}  {layout}, {layout.mesh.size} of {total} devices")
     if len(jobs) > 1 and parallel == "processes":
-        ended_badly = processes.run_jobs(left, console, processes=len(jobs), done=sum(done))
-        return {job.seed: failure.why for job, failure in ended_badly.items()}
-    seeds = tuple(job.seed for job in left)
+        failures = processes.run_jobs(left, progress, processes=len(jobs), done=sum(done))
+        return SeedResults({job.seed: failure.why for job, failure in failures.items()})
     if parallel == "vmap":
-        label = label or " ".join([title, "seed" if len(seeds) == 1 else "seeds", *map(str, seeds)])
-        engine = _engine(config, stream, len(seeds), layout)
-        return _run(engine, seeds, places, console, label)
+        seeds = [str(job.seed) for job in left]
+        words = [title, "seed" if len(seeds) == 1 else "seeds", *seeds]
+        return _run(left, stream, layout, progress, label or " ".join(words))
+    outcome = SeedResults()
     engine = _engine(config, stream, 1, layout)  # Compiled once for all seeds.
-    failed = {}
     for job in left:
         try:
-            failed |= _run(engine, (job.seed,), places, console, label or job.name)
+            found = _run([job], stream, layout, progress, label or job.name, engine)
+            outcome.failed |= found.failed
+            outcome.trained |= found.trained
         except UserError as error:
             if len(jobs) == 1:
                 raise
-            failed[job.seed] = str(error)  # The other seeds go on.
-    return failed
+            outcome.failed[job.seed] = str(error)  # The other seeds go on.
+    return outcome
 
 
 def choose_layout(devices: Devices, config: Config) -> Layout:
     """Where a config's arrays will lie; what does not fit is said before any work."""
     if hosts.are_several() and devices.mesh is None:
         devices = dataclasses.replace(devices, mesh="auto")
-    sizes = devices_.choose_axes(devices, config, available=jax.device_count())
+    sizes = choose_axes(devices, config.run.batch_size, available=jax.device_count())
     if hosts.are_several() and sizes is not None and math.prod(sizes.values()) < jax.device_count():
         raise UserError(
             f"--mesh {devices.mesh} leaves some of the {jax.device_count()} devices of "
@@ -108,7 +99,16 @@ def choose_layout(devices: Devices, config: Config) -> Layout:
     return make_layout(sizes, devices.bank_axis)
 
 
-def _choose_parallel(asked: Parallel, layout: Layout) -> Parallel:
+def _check_agreed(jobs: Sequence[Job], devices: Devices, parallel: Parallel) -> None:
+    """A process with other settings would wait for the others, and they for it."""
+    first = jobs[0]
+    asked: dict[str, Any] = first.config.flat() | dataclasses.asdict(devices)
+    asked |= dataclasses.asdict(first.keeping) | {"parallel": parallel}
+    asked |= {"seeds": [job.seed for job in jobs], "directory": str(first.directory)}
+    hosts.check_agreed(asked)
+
+
+def _choose_parallel(asked: Parallel, layout: Layout, config: Config) -> Parallel:
     on_cpu = jax.default_backend() == "cpu"
     if layout.mesh is not None:
         if asked == "processes":
@@ -125,52 +125,57 @@ def _choose_parallel(asked: Parallel, layout: Layout) -> Parallel:
 
 
 def _engine(config: Config, stream: Stream, num_seeds: int, layout: Layout) -> Engine:
+    config = config.resolved(stream.target_dtype)
     return hosts.together(lambda: Engine(config, stream, num_seeds, layout))
 
 
-def check_seeds(seeds: tuple[int, ...]) -> None:
-    # A random key has 32 bits of a seed.
-    if not seeds or len(set(seeds)) < len(seeds) or min(seeds) < 0 or max(seeds) >= 2**32:
-        raise UserError("--seeds must be one or more different numbers from 0 to 2^32 - 1.")
-
-
 def _run(
-    engine: Engine,
-    seeds: tuple[int, ...],
-    places: Places,
-    console: rich.console.Console,
+    jobs: Sequence[Job],
+    stream: Stream,
+    layout: Layout,
+    progress: Progress,
     label: str,
-) -> dict[int, str]:
-    config = engine.config
-    group = places.experiment(config) / ("seeds-" + "-".join(map(str, seeds)))
-    alone = places.seed_directory(config, seeds[0])
+    engine: Engine | None = None,
+) -> SeedResults:
+    """Runs some seeds side by side, in groups that stand at the same step."""
+    config, keeping = jobs[0].config, jobs[0].keeping
+    engine = engine or _engine(config, stream, len(jobs), layout)
     with contextlib.ExitStack() as stack:
 
-        def open_directories() -> list[RunDirectory] | list[Bystander]:
+        def open_directory(job: Job) -> RunDirectory | Bystander:
+            if job.directory is None:
+                return Bystander(job.seed)
             if not hosts.is_first():
-                return [Bystander(seed) for seed in seeds]
-            opened = []
-            for seed in seeds:
-                path = places.seed_directory(config, seed)
-                directory = RunDirectory(path, config, seed, overwrite=places.overwrite)
-                stack.callback(directory.close)
-                used = [str(device) for device in jax.devices()]
-                directory.write_environment(used, str(engine.layout))
-                opened.append(directory)
-            if places.overwrite and group.exists():
-                shutil.rmtree(group)
-            return opened
+                return Bystander(job.seed, job.directory / "checkpoints")
+            directory = RunDirectory(
+                job.directory, engine.config, job.seed, stream, overwrite=keeping.overwrite
+            )
+            stack.callback(directory.close)
+            used = [str(device) for device in jax.devices()]
+            directory.write_environment(used, str(engine.layout))
+            return directory
 
-        directories = hosts.together(open_directories)
-        display = Display(console, label, engine.steps())
-        run = Run(
-            engine,
-            directories,
-            (group if len(seeds) > 1 else alone) / "checkpoints",
-            checkpoint_every=places.checkpoint_every,
-            keep=places.keep,
-            tensorboard=places.tensorboard,
-            stop_after=places.stop_after,
-            display=display,
-        )
-        return run.finish()
+        directories = hosts.together(lambda: [open_directory(job) for job in jobs])
+        opened = []
+        for directory in directories:
+            opened.append(SeedRun(engine, directory, keeping))
+            stack.callback(opened[-1].close)
+        groups: dict[tuple[int, int], list[SeedRun]] = {}
+        for each in opened:
+            groups.setdefault((each.progress.task, each.progress.step), []).append(each)
+        outcome = SeedResults()
+        for group in groups.values():
+            fitting = engine
+            if len(group) != engine.num_seeds:
+                fitting = _engine(config, stream, len(group), layout)
+            shown = progress.run(label, engine.steps())
+            outcome.failed |= Run(fitting, group, keeping, shown).finish()
+            for each in group:
+                if each.progress.failed is None:
+                    outcome.trained[each.seed] = _trained(each)
+        return outcome
+
+
+def _trained(run: SeedRun) -> Trained:
+    weights = evaluated_params(run.state), run.state.stats
+    return Trained(run.seed, run.matrices, lambda: jax.device_get(weights))

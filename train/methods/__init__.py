@@ -1,24 +1,24 @@
-"""Methods by name. A new one is a module beside these and a line in METHODS: see README.md here."""
+"""What is done against forgetting besides what the optimizer does: one module a method.
 
-import importlib
-from typing import TYPE_CHECKING
+Also what a method is given: the state, the batch, and the problem that the network learns. Imports
+`tag_optax`, and of this package only `settings` and `errors`. How to add one: README.md here.
+"""
 
-if TYPE_CHECKING:  # A config checks its method's name here, and so must be able to import this.
-    from train.methods.base import Method
-    from train.run.config import Config
-    from train.streams.types import Stream
+from train.methods.agem import AGEM
+from train.methods.base import Gradient, Method, TrainState
+from train.methods.er import ER
+from train.methods.ewc import EWC
+from train.methods.multitask import Multitask
+from train.methods.ogd import OGD
+from train.methods.problem import Batch, Problem
 
-METHODS = {
-    "naive": "naive.Naive",
-    "ewc": "ewc.EWC",
-    "a-gem": "agem.AGEM",
-    "er": "er.ER",
-    "ogd": "ogd.OGD",
-    "multitask": "multitask.Multitask",
+METHODS: dict[str, Method] = {
+    "naive": Method(),
+    "ewc": EWC(),
+    "a-gem": AGEM(),
+    "er": ER(),
+    "ogd": OGD(),
+    "multitask": Multitask(),
 }
 
-
-def make(config: "Config", stream: "Stream") -> "Method":
-    """The method of a config; UserError where the stream lacks what it needs."""
-    module, name = METHODS[config.method].split(".")
-    return getattr(importlib.import_module(f"train.methods.{module}"), name)(config, stream)
+__all__ = ["METHODS", "Batch", "Gradient", "Method", "Problem", "TrainState"]

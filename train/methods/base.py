@@ -1,19 +1,33 @@
 """What a method is: learning as it comes, and the places where a method does something else."""
 
+import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
+from train import settings
 from train.errors import UserError
-from train.run.batches import Batch
-from train.run.config import Config
-from train.run.problem import Problem, mean_loss
-from train.run.state import TrainState
-from train.streams.types import Stream
+from train.methods.problem import Batch, Problem, mean_loss
+
+
+class TrainState(NamedTuple):
+    """Everything that a step reads and writes. With several seeds, leaves have a seed axis."""
+
+    # int32[]: steps since the stream began. It may wrap to negative numbers, because only keys are
+    # made of it, and `fold_in` takes its bits: 2^32 steps have a key of their own. Were it to stand
+    # still at its end, every later step would drop the same units and draw the same examples.
+    step: jax.Array
+    rng: jax.Array  # uint32[2]: the key's data; a step folds its number in
+    params: Any
+    stats: Any  # what the network keeps besides, such as running statistics
+    opt_state: optax.OptState
+    memory: Any  # what the method keeps besides, of fixed shapes
+    average: Any  # an average of the parameters over the steps, or ()
+    alpha_sum: Any  # float32[capacity]: alpha(t, s) added up over the steps of the task t, or ()
 
 
 class Gradient(NamedTuple):
@@ -21,42 +35,49 @@ class Gradient(NamedTuple):
 
     loss: jax.Array  # of the batch alone
     grads: Any
-    batch_stats: Any
+    stats: Any
     memory: Any  # what the method keeps for the next step
-    extra_args: Mapping[str, Any] = MappingProxyType(
-        {}
-    )  # for the transformation that the method chains
+    extra_args: Mapping[str, Any] = MappingProxyType({})
+    """For the transformation that the method chains."""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Method:
     """The naive method: it learns each batch as it comes. Others override what they change.
 
-    Everything that a step calls is pure and has fixed shapes: it runs under `jit`, with the task
-    traced, and under `vmap` over seeds.
+    Its fields are its settings. Everything that a step calls is pure and has fixed shapes: it runs
+    under `jit`, with the task traced, and under `vmap` over seeds.
     """
 
-    joint: bool = False
+    joint: ClassVar[bool] = False
     """All tasks are learned at once, and not one after another."""
-    needs_earlier_tasks: bool = False
+    needs_earlier_tasks: ClassVar[bool] = False
     """With one task alone there would be nothing to do."""
+    in_turn: ClassVar[bool] = False
+    """A joint method: every epoch goes through one task after the other."""
 
-    def __init__(self, config: Config, stream: Stream):
-        """Raises UserError where the stream lacks what the method needs."""
+    def __post_init__(self) -> None:
+        settings.check_numbers(self)
+
+    def check(self, stream: Any, stats: Any) -> None:
+        """Raises UserError where the stream or the network lacks what the method needs."""
+        del stats
         if self.needs_earlier_tasks and len(stream.tasks) < 2:
             raise UserError(
-                f"--method {config.method} protects earlier tasks, and there is only one task: "
-                "give --num-tasks 2 or more."
+                f"The method {type(self).__name__} protects earlier tasks, and {stream.name} has "
+                "only one task: give it two or more (--num-tasks 2)."
             )
-        self.config = config
 
     def chain(
-        self, tx: optax.GradientTransformationExtraArgs
+        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
     ) -> optax.GradientTransformationExtraArgs:
-        """The optimizer, behind what the method does to a gradient."""
+        """The optimizer, after what the method does to a gradient."""
+        del problem
         return tx
 
-    def init_memory(self) -> Any:
+    def init_memory(self, problem: Problem, params: Any) -> Any:
         """What the method keeps besides the optimizer's state, before the first step."""
+        del problem, params
         return ()
 
     def gradient(
@@ -64,20 +85,18 @@ class Method:
     ) -> Gradient:
         """The gradient of a batch, and what a step does to the memory."""
         del task
-        (loss, batch_stats), grads = loss_and_gradient(
-            problem, state.params, state.batch_stats, batch, key
-        )
-        return Gradient(loss, grads, batch_stats, state.memory)
+        (loss, stats), grads = loss_and_gradient(problem, state.params, state.stats, batch, key)
+        return Gradient(loss, grads, stats, state.memory)
 
     def num_revisited(self, examples: int) -> int:
         """How many of a task's examples the method looks at again when the task ends."""
         del examples
         return 0
 
-    def revisited_at_once(self, count: int) -> int:
+    def revisited_at_once(self, count: int, batch_size: int) -> int:
         """How many of these it is given in one call, at most."""
         del count
-        return self.config.batch_size
+        return batch_size
 
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
@@ -90,17 +109,17 @@ class Method:
 
 
 def loss_and_gradient(
-    problem: Problem, params: Any, batch_stats: Any, batch: Batch, key: jax.Array
+    problem: Problem, params: Any, stats: Any, batch: Batch, key: jax.Array
 ) -> tuple[tuple[jax.Array, Any], Any]:
-    """((mean loss, new batch statistics), gradient) of a batch."""
+    """((mean loss, new statistics), gradient) of a batch."""
 
     def loss_of(params: Any) -> tuple[jax.Array, Any]:
-        return mean_loss(problem, params, batch_stats, batch, key)
+        return mean_loss(problem, params, stats, batch, key)
 
     return jax.value_and_grad(loss_of, has_aux=True)(params)
 
 
 def stats_if_any(drawn: Batch, after: Any, before: Any) -> Any:
-    """Batch statistics after a drawn batch, if anything was drawn."""
+    """Statistics after a drawn batch, if anything was drawn."""
     some = jnp.any(jnp.asarray(drawn.weight) > 0)
     return jax.tree.map(lambda a, b: jnp.where(some, a, b), after, before)

@@ -6,65 +6,73 @@ loss. The authors of TAG take the square of one batch's mean gradient for it. Tw
 parameters hold the sum over all tasks.
 """
 
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import tag_optax
-from train.methods.base import Method
-from train.run.batches import Batch
-from train.run.problem import Problem, frozen_logits, one_by_one
-from train.run.state import TrainState
+from train import settings
+from train.methods.base import Method, TrainState
+from train.methods.problem import Batch, Problem, frozen_loss, one_by_one
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EWC(Method):
     """Elastic weight consolidation."""
 
-    needs_earlier_tasks = True
+    needs_earlier_tasks: ClassVar[bool] = True
+
+    ewc_lambda: float = 1.0
+    """How strongly earlier tasks hold their parameters."""
+    fisher: Literal["examples", "batch"] = "examples"
+    """The mean of the examples' squared gradients, or the square of one batch's mean gradient as in
+    the authors' code (some 30 times smaller: the paper's lambdas of 1 and 100 go with it)."""
+    fisher_samples: int | None = 200
+    """The Fisher information is taken from at most so many examples of a task; None: all."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settings.check(self.ewc_lambda >= 0, "ewc_lambda", "must not be negative", self.ewc_lambda)
+        settings.check_counts(self, "fisher_samples")
 
     def chain(
-        self, tx: optax.GradientTransformationExtraArgs
+        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
     ) -> optax.GradientTransformationExtraArgs:
-        return optax.chain(tag_optax.add_ewc_penalty(self.config.ewc_lambda), tx)
+        return optax.chain(tag_optax.add_ewc_penalty(self.ewc_lambda), tx)
 
     def num_revisited(self, examples: int) -> int:
-        return min(self.config.fisher_samples or examples, examples)
+        return min(self.fisher_samples or examples, examples)
 
-    def revisited_at_once(self, count: int) -> int:
+    def revisited_at_once(self, count: int, batch_size: int) -> int:
         # The square of a mean needs all that the mean is taken over.
-        return count if self.config.fisher == "batch" else self.config.batch_size
+        return count if self.fisher == "batch" else batch_size
 
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
     ) -> TrainState:
         del task
-        kind = example_fisher if self.config.fisher == "examples" else batch_fisher
-        fisher = kind(problem, state.params, state.batch_stats, batch)
+        kind = example_fisher if self.fisher == "examples" else batch_fisher
+        fisher = kind(problem, state.params, state.stats, batch)
         # A quadratic with the same minimum can be added bit by bit: the sum is the task's.
         opt_state = tag_optax.consolidate_ewc(state.opt_state, state.params, fisher)
         return state._replace(opt_state=opt_state)
 
 
-def example_fisher(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
-    """sum_i w_i (grad log p(label_i | image_i))^2, like the parameters."""
+def example_fisher(problem: Problem, params: Any, stats: Any, batch: Batch) -> Any:
+    """sum_i w_i (grad log p(y_i | x_i))^2, like the parameters."""
 
     def gradient(example: Batch) -> Any:
-        return jax.grad(_total_loss, argnums=1)(problem, params, batch_stats, example)
+        return jax.grad(frozen_loss, argnums=1)(problem, params, stats, example)
 
-    one_each = one_by_one(batch)._replace(weight=jnp.ones((len(batch.label), 1)))
+    one_each = one_by_one(batch)._replace(weight=jnp.ones((len(batch.weight), 1)))
     grads = jax.vmap(gradient)(one_each)
     return jax.tree.map(lambda g: jnp.tensordot(batch.weight, g**2, axes=1), grads)
 
 
-def batch_fisher(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
-    """(sum_i w_i grad log p(label_i | image_i))^2, like the parameters."""
-    grads = jax.grad(_total_loss, argnums=1)(problem, params, batch_stats, batch)
+def batch_fisher(problem: Problem, params: Any, stats: Any, batch: Batch) -> Any:
+    """(sum_i w_i grad log p(y_i | x_i))^2, like the parameters."""
+    grads = jax.grad(frozen_loss, argnums=1)(problem, params, stats, batch)
     return jax.tree.map(jnp.square, grads)
-
-
-def _total_loss(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> jax.Array:
-    logits = frozen_logits(problem, params, batch_stats, batch)
-    losses = optax.softmax_cross_entropy_with_integer_labels(logits, batch.label)
-    return jnp.sum(batch.weight * losses)

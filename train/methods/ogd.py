@@ -3,52 +3,62 @@
 Of each finished task it keeps the gradients of the right answer's logit on a few examples.
 """
 
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import optax
 
 import tag_optax
+from train import settings
 from train.errors import UserError
-from train.methods.base import Method
-from train.run.batches import Batch
-from train.run.config import Config
-from train.run.problem import Problem, frozen_logits, one_by_one
-from train.run.state import TrainState
-from train.streams.types import Stream
+from train.methods.base import Method, TrainState
+from train.methods.problem import Batch, Problem, frozen_outputs, one_by_one
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OGD(Method):
     """Orthogonal gradient descent, in the form that keeps ground-truth logits (OGD-GTL)."""
 
-    needs_earlier_tasks = True
+    needs_earlier_tasks: ClassVar[bool] = True
 
-    def __init__(self, config: Config, stream: Stream):
-        super().__init__(config, stream)
-        smallest = min(stream.tasks, key=lambda task: len(task.train))
-        if config.directions_per_task > len(smallest.train):
+    directions_per_task: int = 10
+    """Gradients kept of each task. Each costs one copy of the parameters."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        settings.check_counts(self, "directions_per_task")
+
+    def check(self, stream: Any, stats: Any) -> None:
+        super().check(stream, stats)
+        if any(task.classes is None for task in stream.tasks):
             raise UserError(
-                f"--directions-per-task {config.directions_per_task} with --method ogd: task "
+                f"The method OGD keeps gradients of classes, and the targets of {stream.name} are "
+                "none: choose another method."
+            )
+        smallest = min(stream.tasks, key=lambda task: len(task.train))
+        if self.directions_per_task > len(smallest.train):
+            raise UserError(
+                f"--directions-per-task {self.directions_per_task} with --method ogd: task "
                 f"{smallest.name!r} of {stream.name} has only {len(smallest.train)} to take them "
                 "from. Choose no more than that."
             )
-        self._tasks = len(stream.tasks)
 
     def chain(
-        self, tx: optax.GradientTransformationExtraArgs
+        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
     ) -> optax.GradientTransformationExtraArgs:
-        directions = self.config.directions_per_task
-        return optax.chain(tag_optax.project_orthogonal(directions, self._tasks), tx)
+        stored = tag_optax.project_orthogonal(self.directions_per_task, problem.tasks)
+        return optax.chain(stored, tx)
 
     def num_revisited(self, examples: int) -> int:
         del examples
-        return self.config.directions_per_task
+        return self.directions_per_task
 
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
     ) -> TrainState:
-        directions = logit_gradients(problem, state.params, state.batch_stats, batch)
+        directions = logit_gradients(problem, state.params, state.stats, batch)
 
         def store(i: jax.Array, opt_state: optax.OptState) -> optax.OptState:
             # Filling becomes a zero direction, which is not stored.
@@ -56,16 +66,16 @@ class OGD(Method):
             direction = jax.tree.map(lambda d: some * d[i], directions)
             return tag_optax.store_direction(opt_state, direction, task_id=task)
 
-        opt_state = jax.lax.fori_loop(0, len(batch.label), store, state.opt_state)
+        opt_state = jax.lax.fori_loop(0, len(batch.weight), store, state.opt_state)
         return state._replace(opt_state=opt_state)
 
 
-def logit_gradients(problem: Problem, params: Any, batch_stats: Any, batch: Batch) -> Any:
+def logit_gradients(problem: Problem, params: Any, stats: Any, batch: Batch) -> Any:
     """The gradient of each example's right logit, with a leading axis."""
 
     def gradient(example: Batch) -> Any:
         def logit(params: Any) -> jax.Array:
-            return frozen_logits(problem, params, batch_stats, example)[0, example.label[0]]
+            return frozen_outputs(problem, params, stats, example)[0, example.y[0]]
 
         return jax.grad(logit)(params)
 

@@ -1,17 +1,16 @@
-"""ImageNet weights for ResNet18, from torchvision's state dict."""
+"""Weights by their names: any model's, and ResNet18's from torchvision's state dict."""
 
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
 from train.errors import UserError
-
-__all__ = ["import_weights", "read_state_dict", "torch_name"]
 
 # Our name of a part of a path: torchvision's.
 _NAMES = {
@@ -29,6 +28,33 @@ _NAMES = {
 # By rank: convolutions OIHW to HWIO, dense layers [out, in] to [in, out], and back.
 _FROM_TORCH = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
 _TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+
+
+def named_weights(params: Any, stats: Any) -> dict[str, np.ndarray]:
+    """The arrays of a model under dotted names, as a file of safetensors has them.
+
+    >>> named_weights({"output": {"bias": jnp.zeros(2)}}, {})
+    {'params.output.bias': array([0., 0.], dtype=float32)}
+    """
+    leaves = jax.tree_util.tree_leaves_with_path({"params": params, "stats": stats})
+    return {_dotted(path): np.asarray(leaf) for path, leaf in leaves}
+
+
+def from_named_weights(
+    source: str | Path, weights: Mapping[str, np.ndarray], params: Any, stats: Any
+) -> tuple[Any, Any]:
+    """Trees like these, which may be of shapes alone, with the values of `named_weights`."""
+    like = {"params": params, "stats": stats}
+    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
+    shapes = {_dotted(path): leaf.shape for path, leaf in leaves}
+    _check(source, weights, shapes)
+    arrays = [jnp.asarray(weights[_dotted(path)], leaf.dtype) for path, leaf in leaves]
+    filled = jax.tree.unflatten(structure, arrays)
+    return filled["params"], filled["stats"]
+
+
+def _dotted(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator=".")
 
 
 def import_weights(

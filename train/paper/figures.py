@@ -29,10 +29,10 @@ import functools
 import math
 import pathlib
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from train.run import config as configs
-from train.run.config import Config
+from train.paper.presets import ABLATIONS, usual
+from train.run.config import Record
 
 
 class Reference(NamedTuple):
@@ -73,12 +73,11 @@ _ALONE = {  # Optimizers without a method.
     "rmsprop": "Naive RMSProp",
     "adam": "Naive Adam",
     "stable-sgd": "Stable SGD",
-    "tag-rmsprop": "TAG-RMSProp",
     "tag-adagrad": "TAG-Adagrad",
     "tag-adam": "TAG-Adam",
-    "tag-uniform": "TAG-1",
-    "tag-age": "TAG-age",
 }
+_WEIGHED = {"cosine": "TAG-RMSProp", "uniform": "TAG-1", "age": "TAG-age"}
+"""Of TAG-RMSProp, by what weighs the other tasks, whatever name the optimizer goes by."""
 _COMBINED = {"sgd": "", "rmsprop": "RMSProp ", "tag-rmsprop": "TAG-"}  # Before EWC, A-GEM or ER.
 
 # Columns of the log that hold a setting which the paper tuned, or fixed for a stream.
@@ -94,8 +93,11 @@ _READINGS = (
     *("statistics_twice", "multitask_order"),
 )
 _MTL_ROUNDS = 6
-_NO_RESULT = ("log_every", "steps_per_call")
-_IN_KEY = ("stream", "method", "optimizer", "epochs", "memory_per_class", "num_gradients")
+_NO_RESULT = ("log_every", "steps_per_call", "capacity")
+_IN_KEY = (
+    *("stream", "method", "optimizer", "epochs", "memory_per_class", "num_gradients"),
+    "relatedness",
+)
 _ROUNDING = {"accuracy": 0.06, "learning_accuracy": 0.06, "forgetting": 0.006}
 
 STREAMS = tuple(_STREAMS)
@@ -114,25 +116,26 @@ class _Key(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class _Logged:
     settings: dict[str, float]
-    """Values of config fields that the paper tuned."""
+    """Values of what the paper tuned."""
     figures: dict[str, tuple[float, float]]
     complete_runs: int
 
 
-def reference(config: Config, metric: str) -> Reference | None:
+def reference(record: Record, metric: str) -> Reference | None:
     """The paper's figure for a field of `metrics.Summary`, or None where nothing is comparable.
 
-    >>> reference(configs.preset("split-cifar100", "tag-rmsprop"), "accuracy")
+    >>> from train.paper.presets import preset
+    >>> reference(preset("split-cifar100", "tag-rmsprop").record, "accuracy")
     Reference(mean=62.79, std=0.29, source="the paper's main table", note='')
-    >>> reference(configs.preset("rotated-digits", "tag-rmsprop"), "accuracy") is None
+    >>> reference(preset("rotated-digits", "tag-rmsprop").record, "accuracy") is None
     True
     """
-    key = _key(config)
-    if key is None or departures(config):
+    key = _key(record)
+    if key is None or departures(record):
         return None
     logged = _log().get(key)
     printed = _printed().get((key, metric))
-    notes = _other_settings(config, logged)
+    notes = _other_settings(record, logged)
     if printed is None:
         if logged is None or metric not in logged.figures:
             return None
@@ -144,7 +147,7 @@ def reference(config: Config, metric: str) -> Reference | None:
         if abs(theirs[0] - mean) > _ROUNDING[metric]:
             notes.append("the authors' log has {:.4g} ± {:.2g}".format(*theirs))
     if metric == "backward_transfer":
-        tasks = config.num_tasks
+        tasks = record["num_tasks"]
         mean, std = mean * tasks / (tasks - 1), std * tasks / (tasks - 1)
         notes.insert(
             0, f"printed as accuracy minus LA; here times {tasks}/{tasks - 1}, as BWT is defined"
@@ -152,33 +155,34 @@ def reference(config: Config, metric: str) -> Reference | None:
     return Reference(mean, std, source, "; ".join(notes))
 
 
-def departures(config: Config) -> list[str]:
-    """Why a config cannot be compared with the paper; nothing where it can.
+def departures(record: Record) -> list[str]:
+    """Why a record cannot be compared with the paper; nothing where it can.
 
-    >>> import dataclasses
-    >>> preset = configs.preset("split-cifar100", "sgd")
-    >>> departures(dataclasses.replace(preset, num_tasks=10, learning_rate=0.2))
+    >>> from train.paper.presets import preset
+    >>> config = preset("split-cifar100", "sgd")
+    >>> departures(config.changed({"num_tasks": 10, "learning_rate": 0.2}).record)
     ['learning_rate 0.2, not 0.1', 'num_tasks 10, not 20']
-    >>> departures(dataclasses.replace(preset, epochs=3))
+    >>> departures(config.changed({"epochs": 3}).record)
     ['the paper has no such run']
     """
-    key = _key(config)
+    key = _key(record)
     logged = _log().get(key) if key else None
     if key is None or (logged is None and key not in {found for found, _ in _printed()}):
         return ["the paper has no such run"]
-    mine, usual = configs.to_json(config), configs.to_json(configs.usual(config))
+    papers = usual(record)
     found = []
-    for name in mine:
+    for name, value in record.items():
         if name in _READINGS + _NO_RESULT + _IN_KEY + ("pretrained",):
             continue
-        valid = [usual[name]]
+        valid = [papers[name]]
         if logged and name in logged.settings:
             valid.append(logged.settings[name])
-        if mine[name] not in valid:
-            found.append(f"{name} {_shown(mine[name])}, not {_shown(usual[name])}")
+        if value not in valid:
+            found.append(f"{name} {value}, not {papers[name]}")
     # Only the birds start from weights learned on ImageNet.
-    if (config.pretrained is not None) != (config.stream == "split-cub"):
-        found.append("pretrained weights" if config.pretrained else "no pretrained weights")
+    pretrained = record.get("pretrained") is not None
+    if pretrained != (record["stream"] == "split-cub"):
+        found.append("pretrained weights" if pretrained else "no pretrained weights")
     return found
 
 
@@ -193,33 +197,35 @@ def difference(mean: float, figure: Reference | None) -> float:
     return (mean - figure.mean) / figure.std if figure and figure.std > 0 else math.nan
 
 
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _other_settings(config: Config, logged: _Logged | None) -> list[str]:
+def _other_settings(record: Record, logged: _Logged | None) -> list[str]:
     return [
         f"logged at {name.replace('_', ' ')} {value:g}"
         for name, value in (logged.settings if logged else {}).items()
-        if value != getattr(config, name)
+        if name in record and value != record[name]
     ]
 
 
-def _key(config: Config) -> _Key | None:
-    method = _method(config)
-    if config.stream not in _STREAMS or method is None:
+def _key(record: Record) -> _Key | None:
+    method = _method(record)
+    if record["stream"] not in _STREAMS or method is None:
         return None
-    memory = config.memory_per_class if config.method in ("a-gem", "er") else None
-    rounds = _MTL_ROUNDS if config.multitask_order == "in-turn" else 1
-    epochs, rest = divmod(config.epochs, rounds)
-    return None if rest else _Key(config.stream, method, memory, epochs)
+    memory = record["memory_per_class"] if record["method"] in ("a-gem", "er") else None
+    rounds = _MTL_ROUNDS if record.get("multitask_order") == "in-turn" else 1
+    epochs, rest = divmod(record["epochs"], rounds)
+    return None if rest else _Key(record["stream"], method, memory, epochs)
 
 
-def _method(config: Config) -> str | None:
+def _method(record: Record) -> str | None:
     """The paper's name."""
-    match config.method, config.optimizer:
-        case "naive", "tag-g":
-            return f"TAG-G (B={config.num_gradients})"
+    relatedness = record.get("relatedness", "cosine")
+    tag_rmsprop = record["optimizer"] in ("tag-rmsprop", *ABLATIONS)
+    match record["method"], record["optimizer"]:
+        case "naive", _ if tag_rmsprop and relatedness == "first_gradients":
+            return f"TAG-G (B={record['num_gradients']})"
+        case "naive", _ if tag_rmsprop:
+            return _WEIGHED.get(relatedness)
+        case _ if relatedness != "cosine":
+            return None
         case "naive", optimizer:
             return _ALONE.get(optimizer)
         case "multitask", "sgd":

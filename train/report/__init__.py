@@ -1,7 +1,13 @@
-"""Tables and plots of any set of runs, beside the figures of the paper."""
+"""Tables and plots of any set of runs, beside the figures of the paper.
+
+`groups` says which runs belong together, `comparison` what is measured and said of them,
+`drawings` which plots there are; the rest writes all this as text, HTML and CSV. Reads what `run`
+has written, and imports nothing that trains: `train.paper`, `train.run.config`, `records` and
+`metrics`, the data sets of `train.streams`, `train.plots`, and what lies below these.
+"""
 
 from train.report.groups import Group, Section, collect, sections
-from train.report.terminal import table
+from train.report.tables import table
 from train.report.write import write
 
 __all__ = ["Group", "Section", "collect", "sections", "table", "write"]

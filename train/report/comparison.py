@@ -1,14 +1,19 @@
-"""A group's metrics beside the paper's, and how both are written."""
+"""A group's metrics beside the paper's, how both are written, and what is said of them."""
 
 import collections
 import dataclasses
 import math
+from collections.abc import Sequence
 
 from train import paper
-from train.report.groups import Group, Section
+from train.report.groups import NOTHING, Group, Section
 from train.run import metrics
 
-NOTHING = "–"
+PAPER = (
+    "Malviya, Ravindran and Chandar, “TAG: Task-based Accumulated Gradients for Lifelong "
+    "learning”, CoLLAs 2022"
+)
+LINK = "https://arxiv.org/abs/2105.05155"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +24,7 @@ class Metric:
     name: str
     unit: str
     """% for what the summary has as a fraction."""
-    digits: int
+    digits: str
     lower_is_better: bool = False
 
     @property
@@ -32,11 +37,26 @@ class Metric:
 
 
 METRICS = (
-    Metric("accuracy", "accuracy", "%", 1),
-    Metric("forgetting", "forgetting", "", 3, lower_is_better=True),
-    Metric("learning_accuracy", "learned", "%", 1),
-    Metric("backward_transfer", "BWT", "%", 1),
+    Metric("accuracy", "accuracy", "%", ".1f"),
+    Metric("forgetting", "forgetting", "", ".3f", lower_is_better=True),
+    Metric("learning_accuracy", "learned", "%", ".1f"),
+    Metric("backward_transfer", "BWT", "%", ".1f"),
 )
+
+
+def metrics_of(score: str) -> tuple[Metric, ...]:
+    """The metrics of what is no accuracy are in units of its own, and may be of any size.
+
+    >>> [metric.heading for metric in metrics_of("negative-error")]
+    ['negative-error', 'forgetting', 'learned', 'BWT']
+    """
+    if score == "accuracy":
+        return METRICS
+    names = (score, *(metric.name for metric in METRICS[1:]))
+    return tuple(
+        dataclasses.replace(metric, name=name, unit="", digits=".4g")
+        for metric, name in zip(METRICS, names, strict=True)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +79,7 @@ class Comparison:
 
     def paper_text(self) -> str:
         """To two digits, as most of them are printed."""
-        return spread(self.reference.mean, self.reference.std, 2) if self.reference else NOTHING
+        return spread(self.reference.mean, self.reference.std, ".2f") if self.reference else NOTHING
 
     def difference_text(self) -> str:
         return NOTHING if math.isnan(self.difference) else f"{self.difference:+.1f} σ"
@@ -73,15 +93,15 @@ def compare(group: Group, metric: Metric) -> Comparison:
     return Comparison(metric, float(mean), deviation, group.reference(metric.field))
 
 
-def spread(mean: float, std: float, digits: int) -> str:
+def spread(mean: float, std: float, digits: str) -> str:
     """Mean and deviation, as far as there are any.
 
-    >>> spread(-1.234, 0.5, 1), spread(1.2, math.nan, 1), spread(math.nan, math.nan, 1)
-    ('-1.2 ± 0.5', '1.2', '–')
+    >>> [spread(*pair, ".1f") for pair in ((-1.23, 0.5), (1.2, math.nan), (math.nan, math.nan))]
+    ['-1.2 ± 0.5', '1.2', '–']
     """
     if math.isnan(mean):
         return NOTHING
-    return f"{mean:.{digits}f}" + ("" if math.isnan(std) else f" ± {std:.{digits}f}")
+    return f"{mean:{digits}}" + ("" if math.isnan(std) else f" ± {std:{digits}}")
 
 
 class Footnotes:
@@ -97,6 +117,28 @@ class Footnotes:
         if text not in self.texts:
             self.texts.append(text)
         return self.texts.index(text) + 1
+
+
+def explanation(sections: Sequence[Section]) -> list[str]:
+    """How to read the tables: paragraphs, for every form of the report."""
+    paragraphs = [
+        "Means over seeds ± standard deviation (ddof 0), at the end of the stream. Accuracy: the "
+        "mean over all tasks. Forgetting: how far the earlier tasks have fallen from their best, "
+        "on average. Learned: the mean accuracy on each task just after it was learned. BWT "
+        "(backward transfer): what later tasks added to the earlier ones, on average."
+    ]
+    scores = dict.fromkeys(s.score for s in sections if s.score != "accuracy")
+    if scores:
+        paragraphs.append(
+            f"Where tables have {', '.join(scores)} for the accuracy, all numbers are in its unit."
+        )
+    if any(section.compared for section in sections):
+        paragraphs.append(
+            f"Paper: the figure of {PAPER}, as its tables print it unless a note says otherwise. "
+            "Δ: the measured mean minus the paper's, in units of the paper's standard deviation σ; "
+            "– where there is nothing to compare."
+        )
+    return paragraphs
 
 
 def remarks(section: Section) -> list[str]:

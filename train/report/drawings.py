@@ -7,13 +7,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from train import plots
-from train.report.comparison import METRICS, Metric
-from train.report.families import Family, families, pairs
+from train.report.comparison import Metric, metrics_of
 from train.report.groups import Group, Section, counterparts, slug
 from train.run import metrics
 
-_CONSTANT = ("tag-uniform", "tag-self")
+MOST = 10
+"""Curves that can still be told apart."""
+
+_CONSTANT = ("uniform", "self")
 """Weigh all other tasks alike, by definition: there is nothing to see in that."""
+_WITHOUT_TAG = ("sgd", "stable-sgd")
+_PLAIN = ("sgd", "adagrad", "rmsprop", "adam", "tag-rmsprop", "tag-adagrad", "tag-adam")
+_WEIGHTED = ("tag-rmsprop", "tag-uniform", "tag-age", "tag-g", "tag-self")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,28 +42,80 @@ def drawings(
 ) -> Iterator[Drawing]:
     """One after the other, as each takes memory: first what compares groups, then each group, or
     only those that are to be drawn in detail."""
-    for family in families(section):
-        yield _along_stream(section, family)
-    for metric in METRICS[:2]:
+    chosen = metrics_of(section.score)[:2]
+    for family, groups in families(section).items():
+        yield _along_stream(section, family, groups)
+    for metric in chosen:
         if any(np.isfinite(group.values(metric.field)).any() for group in section.groups):
             yield _bars(section, metric)
     paired = [group for pair in pairs(section) for group in pair]
     if 0 < len(paired) < len(section.groups):  # Else the bars above have them side by side.
-        for metric in METRICS[:2]:
+        for metric in chosen:
             yield _with_and_without_tag(section, paired, metric)
     yield from _of_groups(section, detailed)
 
 
-def _along_stream(section: Section, family: Family) -> Drawing:
+def families(section: Section) -> dict[str, list[Group]]:
+    """All groups together, without a name; or, where they are too many for one plot, the
+    comparisons that the paper draws. Every group is in one."""
+    if len(section.groups) <= MOST:
+        return {"": section.groups}
+    kinds = {
+        "methods": [group for group in section.groups if _is_method(group)],
+        "optimizers": [group for group in section.groups if _is_plain(group)],
+        "TAG": [group for group in section.groups if _has_weights(group)],
+    }
+    drawn = {group.label for groups in kinds.values() for group in groups}
+    rest = {_kind(group) for group in section.groups if group.label not in drawn}
+    kinds["settings"] = [group for group in section.groups if _kind(group) in rest]
+    found = {}
+    for name, groups in kinds.items():
+        for number, start in enumerate(range(0, len(groups), MOST), start=1):
+            part = f"{name} {number}" if len(groups) > MOST else name
+            found[part] = groups[start : start + MOST]
+    return found
+
+
+def pairs(section: Section) -> list[tuple[Group, Group]]:
+    """Each group without TAG beside the one with it, as the paper pairs them."""
+    return [
+        (without, tagged)
+        for tagged in section.groups
+        for without in section.groups
+        if not without.apart and not tagged.apart and counterparts(without.config, tagged.config)
+    ]
+
+
+def _kind(group: Group) -> tuple[str, str]:
+    return group.config["method"], group.config["optimizer"]
+
+
+def _is_method(group: Group) -> bool:
+    ours = _kind(group) == ("naive", "tag-rmsprop")
+    return not group.apart and (ours or group.config["optimizer"] in _WITHOUT_TAG)
+
+
+def _is_plain(group: Group) -> bool:
+    method, optimizer = _kind(group)
+    return not group.apart and method == "naive" and optimizer in _PLAIN
+
+
+def _has_weights(group: Group) -> bool:
+    """TAG-RMSProp, alone and with a method, and what else its weights may come from."""
+    return not group.apart and group.config["optimizer"] in _WEIGHTED
+
+
+def _along_stream(section: Section, family: str, groups: list[Group]) -> Drawing:
     curves = {
         group.label: np.stack([metrics.average_accuracy(run.accuracy) for run in group.runs])
-        for group in family.groups
+        for group in groups
     }
-    title = f"{section.title}: accuracy along the stream" + f" ({family.name})" * bool(family.name)
+    title = f"{section.title}: {section.score} along the stream" + f" ({family})" * bool(family)
     figure, narrow = (
-        plots.accuracy_along_stream(curves, title=title, narrow=small) for small in (False, True)
+        plots.accuracy_along_stream(curves, title=title, score=section.score, narrow=small)
+        for small in (False, True)
     )
-    name = slug("-".join(filter(None, [section.slug, family.name, "accuracy"])))
+    name = slug("-".join(filter(None, [section.slug, family, "accuracy"])))
     return Drawing(name, title, figure, narrow, wide=True)
 
 
@@ -88,7 +145,7 @@ def _draw_bars(
         if figure:
             reference[group.label] = figure.mean, figure.std
     unit = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
-    tagged = [group.label for group in groups if group.config.optimizer.startswith("tag-")]
+    tagged = [group.label for group in groups if group.config["optimizer"].startswith("tag-")]
     wide, narrow = (
         plots.method_bars(
             bars,
@@ -107,8 +164,7 @@ def _draw_bars(
 
 def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[Drawing]:
     # One scale for all methods, so that their matrices can be compared.
-    matrices = {group.label: 100 * group.mean_accuracy() for group in section.groups}
-    limits = plots.round_limits(np.concatenate([matrix.ravel() for matrix in matrices.values()]))
+    limits = plots.round_limits([group.mean_accuracy() for group in section.groups], section.score)
     for number, group in enumerate(section.groups, start=1):
         if not detailed(group):
             continue
@@ -117,15 +173,17 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
         # Two labels may differ only in what a file name cannot show.
         end = label if taken.count(label) == 1 else f"{label}-{number}"
         # Where all tasks are learned at once only the last row is measured: that is no matrix.
-        if np.isfinite(np.diagonal(matrices[group.label])).all():
-            title = f"{section.title}, {group.label}: accuracy on each task"
-            tasks = group.runs[0].tasks
-            figure = plots.accuracy_matrix(group.mean_accuracy(), tasks, title=title, limits=limits)
+        matrix = group.mean_accuracy()
+        if np.isfinite(np.diagonal(matrix)).all():
+            title = f"{section.title}, {group.label}: {section.score} on each task"
+            figure = plots.accuracy_matrix(
+                matrix, group.runs[0].tasks, title=title, limits=limits, score=section.score
+            )
             yield Drawing(f"{section.slug}-matrix-{end}", title, figure, detail=True)
-        weights = group.mean_alpha()
-        if weights is not None and group.config.optimizer not in _CONSTANT:
+        weights, b = group.mean_alpha(), group.strength
+        if weights is not None and group.config.get("relatedness") not in _CONSTANT:
             title = f"{section.title}, {group.label}: weights of the earlier tasks"
-            figure = plots.alpha(weights, title=title, b=group.config.b)
+            figure = plots.alpha(weights, title=title, b=b)
             yield Drawing(f"{section.slug}-alpha-{end}", title, figure, detail=True)
             title = f"{section.title}, {group.label}: what becomes of the first task"
             first = {
@@ -133,5 +191,7 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
                 for other in section.groups
                 if other is group or counterparts(other.config, group.config)
             }
-            figure = plots.alpha_and_accuracy(weights, first, 0, title=title, b=group.config.b)
+            figure = plots.alpha_and_accuracy(
+                weights, first, 0, title=title, b=b, score=section.score
+            )
             yield Drawing(f"{section.slug}-first-task-{end}", title, figure, detail=True)

@@ -10,11 +10,13 @@ import numpy as np
 
 from train import paper
 from train.errors import UserError
-from train.run import config as configs
-from train.run import metrics, usage
-from train.run.config import CHOICES, Config
-from train.run.rundir import RunResult, find_runs, read_result
-from train.streams.sources import are_complete
+from train.paper.presets import foreign, usual
+from train.run import metrics
+from train.run.config import KINDS, Record
+from train.run.records import Measured, find_runs, read_measured
+from train.streams.data_sets import are_complete
+
+NOTHING = "–"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +25,8 @@ class Group:
 
     label: str
     """Its name in tables and plots, unique in its section."""
-    config: Config
-    runs: list[RunResult]
+    config: Record
+    runs: list[Measured]
     apart: tuple[str, ...] = ()
     """Settings that tell it from others of the same method and optimizer; none for the preset."""
     repeated: tuple[pathlib.Path, ...] = ()
@@ -40,17 +42,33 @@ class Group:
 
     @property
     def complete(self) -> bool:
-        """Whether the runs saw the whole data sets."""
-        return are_complete(self.runs[0].sources)
+        """Whether the runs saw the whole data sets; a stream from outside is whole as it is."""
+        built_in = self.config["stream"] in KINDS["stream"][0]
+        return not built_in or are_complete(self.runs[0].sources)
+
+    @property
+    def score(self) -> str:
+        """What its matrices hold."""
+        return "accuracy" if self.config["score"] == "auto" else self.config["score"]
+
+    @property
+    def rate(self) -> str:
+        """The step size, of an optimizer that calls it so."""
+        rate = self.config.get("learning_rate")
+        return f"{rate:g}" if isinstance(rate, int | float) else NOTHING
+
+    @property
+    def strength(self) -> float | None:
+        """TAG's b, of an optimizer that has one."""
+        b = self.config.get("b")
+        return float(b) if isinstance(b, int | float) else None
 
     def settings(self) -> list[str]:
         """What it changes in its preset, and what tells it apart; the rate has its own column."""
-        usual = configs.usual(self.config)
-        names = [field.name for field in dataclasses.fields(Config)]
-        changed = [n for n in names if getattr(self.config, n) != getattr(usual, n)]
-        hidden = [_setting(self.config, name) for name in ("learning_rate", "evaluate_on")]
-        found = dict.fromkeys((*self.apart, *(_setting(self.config, name) for name in changed)))
-        return [setting for setting in found if setting not in hidden]
+        elsewhere = (name for name in ("learning_rate", "evaluate_on") if name in self.config)
+        hidden = [_setting(self.config, name) for name in elsewhere]
+        changed = (_setting(self.config, name) for name in _changed(self.config))
+        return [each for each in dict.fromkeys((*self.apart, *changed)) if each not in hidden]
 
     def mean_accuracy(self) -> np.ndarray:
         return np.mean([run.accuracy for run in self.runs], axis=0)
@@ -62,15 +80,17 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """Groups that were evaluated on the same kind of data of the same stream."""
+    """Groups that were evaluated on the same kind of data of the same stream, by one score."""
 
     stream: str
     evaluate_on: str
+    score: str
     groups: list[Group]
 
     @property
     def title(self) -> str:
         parts = [self.stream]
+        parts += [self.score] if self.score != "accuracy" else []
         parts += ["validation"] if self.evaluate_on != "test" else []
         parts += ["subsets"] if not any(group.complete for group in self.groups) else []
         return ", ".join(parts)
@@ -97,14 +117,12 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
             raise UserError(f"There is no directory {root}.")
     # A run below two of the roots is one run, however it is spelled.
     paths = {path.resolve(): path for path in reversed(find_runs(roots))}
-    results = [read_result(path) for path in sorted(paths.values())]
-    unfinished = [result.path for result in results if not result.finished]
-    together: dict[tuple[Config, tuple[str, ...]], list[RunResult]] = collections.defaultdict(list)
-    for result in results:
-        if result.finished:
-            # Of another version, or written by hand: what it does not use tells no two apart.
-            config = usage.without_unused(result.config)
-            together[config, tuple(result.sources)].append(result)
+    found = [read_measured(path) for path in sorted(paths.values())]
+    unfinished = [run.path for run in found if not run.finished]
+    together: dict[tuple[Record, tuple[str, ...]], list[Measured]] = collections.defaultdict(list)
+    for run in found:
+        if run.finished:
+            together[run.config, tuple(run.sources)].append(run)
     if not together:
         where = ", ".join(map(str, roots))
         raise UserError(f"No finished run below {where}. Make one: python -m train run --help.")
@@ -114,32 +132,29 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
 
 def sections(groups: list[Group]) -> list[Section]:
     """Each stream by itself, and never runs on validation data beside runs on test data."""
-    found = dict.fromkeys((group.config.stream, group.config.evaluate_on) for group in groups)
-    return [
-        Section(
-            stream,
-            evaluate_on,
-            [g for g in groups if (g.config.stream, g.config.evaluate_on) == (stream, evaluate_on)],
-        )
-        for stream, evaluate_on in found
-    ]
+    found: dict[tuple[str, str, str], list[Group]] = collections.defaultdict(list)
+    for group in groups:
+        found[group.config["stream"], group.config["evaluate_on"], group.score].append(group)
+    return [Section(*shared, those) for shared, those in found.items()]
 
 
-def counterparts(without: Config, tagged: Config) -> bool:
+def counterparts(without: Record, tagged: Record) -> bool:
     """Whether one is the other without TAG, as the paper pairs them.
 
-    >>> from train.run.config import preset
-    >>> tag = preset("split-cub", "tag-rmsprop")
-    >>> [counterparts(preset("split-cub", name), tag) for name in ("sgd", "rmsprop", "adam")]
-    [False, True, False]
-    >>> counterparts(preset("split-cub", "sgd", "er"), preset("split-cub", "tag-rmsprop", "er"))
+    >>> from train.paper.presets import preset
+    >>> tag = preset("split-cub", "tag-rmsprop").record
+    >>> [counterparts(preset("split-cub", name).record, tag) for name in ("sgd", "rmsprop")]
+    [False, True]
+    >>> counterparts(preset("split-cub", "sgd", "er").record,
+    ...     preset("split-cub", "tag-rmsprop", "er").record)
     True
     """
-    if (without.method, without.epochs) != (tagged.method, tagged.epochs):
+    if any(without[name] != tagged[name] for name in ("method", "epochs")):
         return False
+    pair = without["optimizer"], tagged["optimizer"]
     # The paper's methods take steps of SGD; alone, TAG is held against what it sums.
-    method = tagged.method != "naive" and (without.optimizer, tagged.optimizer)
-    return f"tag-{without.optimizer}" == tagged.optimizer or method == ("sgd", "tag-rmsprop")
+    method = tagged["method"] != "naive" and pair == ("sgd", "tag-rmsprop")
+    return f"tag-{pair[0]}" == pair[1] or method
 
 
 def slug(name: str) -> str:
@@ -151,8 +166,8 @@ def slug(name: str) -> str:
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:120]
 
 
-def _group(config: Config, runs: list[RunResult]) -> Group:
-    by_seed: dict[int, RunResult] = {}
+def _group(config: Record, runs: list[Measured]) -> Group:
+    by_seed: dict[int, Measured] = {}
     repeated = []
     for run in runs:
         if run.seed in by_seed:
@@ -162,40 +177,58 @@ def _group(config: Config, runs: list[RunResult]) -> Group:
     return Group("", config, ordered, repeated=tuple(repeated))
 
 
+def _kind(group: Group) -> dict[str, str]:
+    """What it shares with those that only settings tell from it."""
+    names = {name: group.config[name] for name in ("stream", "evaluate_on", "method", "optimizer")}
+    return names | {"score": group.score}
+
+
 def _order(group: Group) -> tuple[Any, ...]:
-    """Streams, methods and optimizers in the order in which the paper has them, then settings,
-    those next to the preset first."""
+    """Streams, methods and optimizers in the order in which the paper has them, those from outside
+    behind; then settings, those next to the preset first."""
     config = group.config
-    places = [CHOICES[name].index(getattr(config, name)) for name in _NAMES]
-    rest = [str(value) for value in configs.to_json(config).values()]
-    changed = len(config.differences(configs.usual(config)))
-    return *places, config.learning_rate, changed, rest, group.runs[0].sources
+    rate = config.get("learning_rate")
+    rest = [str(value) for value in config.values()]
+    return (
+        *(_place(kind, name) for kind, name in _kind(group).items()),
+        rate if isinstance(rate, int | float) else 0,
+        len(_changed(config)),
+        rest,
+        group.runs[0].sources,
+    )
 
 
-_NAMES = ("stream", "evaluate_on", "method", "optimizer")
+def _place(kind: str, name: str) -> tuple[int, str]:
+    known = list(KINDS[kind][0]) if kind in KINDS else []
+    return (known.index(name), "") if name in known else (len(known), name)
 
 
 def _labelled(groups: list[Group]) -> list[Group]:
     """Method and optimizer, and what a group changes in its preset and others of the two do not."""
     twins: dict[tuple[str, ...], list[Group]] = collections.defaultdict(list)
     for group in groups:
-        twins[tuple(getattr(group.config, name) for name in _NAMES)].append(group)
+        twins[tuple(_kind(group).values())].append(group)
     labelled = []
     for group in groups:
-        others = twins[tuple(getattr(group.config, name) for name in _NAMES)]
-        usual = configs.usual(group.config)
+        others = twins[tuple(_kind(group).values())]
+        unlike = {*_changed(group.config), *foreign(group.config)}
         extra = [
-            _setting(group.config, field.name)
-            for field in dataclasses.fields(Config)
-            if len({getattr(other.config, field.name) for other in others}) > 1
-            and getattr(group.config, field.name) != getattr(usual, field.name)
+            _setting(group.config, name)
+            for name in group.config
+            if name in unlike and len({other.config.get(name) for other in others}) > 1
         ]
         if len({tuple(g.runs[0].sources) for g in others if g.config == group.config}) > 1:
             extra.append("; ".join(group.runs[0].sources))
-        name = configs.label(group.config) + (f" ({', '.join(extra)})" if extra else "")
+        name = group.config.label + (f" ({', '.join(extra)})" if extra else "")
         labelled.append(dataclasses.replace(group, label=name, apart=tuple(extra)))
     return labelled
 
 
-def _setting(config: Config, name: str) -> str:
-    return f"{name} {getattr(config, name)}"
+def _changed(config: Record) -> list[str]:
+    """What differs from the preset."""
+    papers = usual(config)
+    return [name for name in config if config[name] != papers[name]]
+
+
+def _setting(config: Record, name: str) -> str:
+    return f"{name} {config[name]}"

@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 
 from train.report.comparison import (
-    METRICS,
     Comparison,
     Footnotes,
     compare,
+    explanation,
+    metrics_of,
     remarks,
     seeds_in_words,
 )
-from train.report.explanation import explanation
 from train.report.groups import Group, Section
 
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -19,7 +19,7 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def opening(sections: Sequence[Section]) -> list[str]:
     """The title and how to read the tables."""
     lines = ["# Results", ""]
-    for paragraph in explanation(compared=any(section.compared for section in sections)):
+    for paragraph in explanation(sections):
         lines += [escape(paragraph), ""]
     return lines
 
@@ -43,7 +43,7 @@ def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
 
 def _table(section: Section, notes: Footnotes) -> list[str]:
     headings = ["method", "optimizer", "settings", "rate", "seeds"]
-    for metric in METRICS:
+    for metric in metrics_of(section.score):
         headings += [metric.heading, "paper", "Δ"] if section.compared else [metric.heading]
     # Names to the left, numbers to the right.
     rows = [headings, ["---"] * 3 + ["---:"] * (len(headings) - 3)]
@@ -53,11 +53,9 @@ def _table(section: Section, notes: Footnotes) -> list[str]:
 
 
 def _cells(group: Group, compared: bool, notes: Footnotes) -> list[str]:
-    config = group.config
-    settings = ", ".join(group.settings())
-    cells = [config.method, config.optimizer, settings, f"{config.learning_rate:g}"]
-    cells.append(str(len(group.runs)))
-    for metric in METRICS:
+    names = group.config["method"], group.config["optimizer"], ", ".join(group.settings())
+    cells = [*names, group.rate, str(len(group.runs))]
+    for metric in metrics_of(group.score):
         found = compare(group, metric)
         cells.append(found.measured_text())
         if compared:

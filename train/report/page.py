@@ -1,54 +1,42 @@
 """The report as one HTML page, complete in itself: no script, nothing to fetch."""
 
-import dataclasses
 import pathlib
 from collections.abc import Sequence
 from html import escape
 
 import tag_optax
+from train.report import svg
 from train.report.comparison import (
-    METRICS,
+    LINK,
+    PAPER,
     Comparison,
     Footnotes,
     compare,
+    explanation,
+    metrics_of,
     remarks,
     seeds_in_words,
 )
-from train.report.explanation import LINK, PAPER, explanation
+from train.report.drawings import Drawing
 from train.report.groups import Group, Section
 from train.report.provenance import origins
-from train.run import config as configs
 
 MADE_BY = "Made by <code>python -m train report</code>"
 """Tells a report from any other page."""
 _STYLE = pathlib.Path(__file__).with_name("page.css")
 
 
-@dataclasses.dataclass(frozen=True)
-class Figure:
-    """A plot as SVG, ready to be put in a page."""
-
-    name: str
-    title: str
-    svg: str
-    narrow: str | None
-    """The same for a screen held upright."""
-    detail: bool
-    wide: bool
-
-
-def page(sections: Sequence[tuple[Section, Sequence[Figure]]]) -> str:
-    """The whole document."""
-    compared = any(section.compared for section, _ in sections)
-    paragraphs = [f"<p>{escape(text)}</p>" for text in explanation(compared=compared)]
+def page(sections: Sequence[Section], parts: Sequence[str]) -> str:
+    """The whole document, of what `section_part` has made of each section."""
+    compared = any(section.compared for section in sections)
     body = [
         "<header>",
         "<h1>Results</h1>",
-        *paragraphs,
-        *_contents([section for section, _ in sections]),
+        *(f"<p>{escape(text)}</p>" for text in explanation(sections)),
+        *_contents(sections),
         "</header>",
         "<main>",
-        *(line for section, figures in sections for line in _section(section, figures)),
+        *parts,
         "</main>",
         "<footer>",
         f'<p>The paper: <a href="{LINK}">{escape(PAPER)}</a>.</p>' if compared else "",
@@ -82,45 +70,45 @@ def _contents(sections: Sequence[Section]) -> list[str]:
     return [f'<nav aria-label="Sections"><ul>\n{links}\n</ul></nav>']
 
 
-def _section(section: Section, figures: Sequence[Figure]) -> list[str]:
+def section_part(section: Section, figures: Sequence[str], details: Sequence[str]) -> str:
+    """A section, with its plots from `figure`: those that compare groups, and those of single
+    ones."""
     notes = Footnotes()
     table = _table(section, notes)
-    details = [figure for figure in figures if figure.detail]
-    return [
+    lines = [
         f'<section id="{section.slug}" aria-labelledby="{section.slug}-title">',
         f'<h2 id="{section.slug}-title">{escape(section.title)}</h2>',
         *table,
         *_notes(section, notes),
         f'<p class="facts"><b>Seeds</b> {escape(seeds_in_words(section))}. '
         f"<b>Data</b> {escape('; '.join(section.sources()))}.</p>",
-        '<div class="figures">',
-        *(_figure(figure) for figure in figures if not figure.detail),
-        "</div>",
-        *(_details("Each method by itself", len(details), "plot", _figures(details))),
-        *_runs(section),
-        "</section>",
+        *_figures(figures),
     ]
+    if details:
+        lines += _details("Each method by itself", len(details), "plot", _figures(details))
+    return "\n".join([*lines, *_runs(section), "</section>"])
 
 
-def _figures(figures: Sequence[Figure]) -> list[str]:
-    return ['<div class="figures">', *map(_figure, figures), "</div>"] if figures else []
-
-
-def _figure(figure: Figure) -> str:
-    name = escape(figure.name)
-    wide = ' class="wide"' if figure.wide else ""
-    roomy = "scroll roomy" if figure.narrow else "scroll"
-    narrow = f'<div class="narrow">{figure.narrow}</div>' if figure.narrow else ""
+def figure(drawing: Drawing) -> str:
+    """A drawing as an element, without the title that the page writes."""
+    name, title = escape(drawing.name), escape(drawing.title)
+    wide = ' class="wide"' if drawing.wide else ""
+    roomy, narrow = "scroll", ""
+    if drawing.narrow:
+        inside = svg.inline(drawing.narrow, f"{drawing.name}-narrow", drawing.title)
+        roomy, narrow = "scroll roomy", f'<div class="narrow">{inside}</div>'
     return (
-        f'<figure id="{name}"{wide}><figcaption>{escape(figure.title)}</figcaption>'
-        f'<div class="{roomy}" tabindex="0" role="group" aria-label="{escape(figure.title)}">'
-        f"{figure.svg}</div>{narrow}</figure>"
+        f'<figure id="{name}"{wide}><figcaption>{title}</figcaption>'
+        f'<div class="{roomy}" tabindex="0" role="group" aria-label="{title}">'
+        f"{svg.inline(drawing.figure, drawing.name, drawing.title)}</div>{narrow}</figure>"
     )
 
 
+def _figures(figures: Sequence[str]) -> list[str]:
+    return ['<div class="figures">', *figures, "</div>"]
+
+
 def _details(summary: str, count: int, noun: str, inside: list[str]) -> list[str]:
-    if not inside:
-        return []
     counted = f"{count} {noun}" + ("s" if count != 1 else "")
     opening = f"<details><summary>{summary} <small>{counted}</small></summary>"
     return [opening, *inside, "</details>"]
@@ -160,7 +148,7 @@ def _table(section: Section, notes: Footnotes) -> list[str]:
         f'<div class="scroll table" tabindex="0" role="region" aria-label="{title}">',
         "<table>",
         f"<caption>{title}</caption>",
-        *_head(section.compared),
+        *_head(section),
         "<tbody>",
         *(_row(section, group, notes) for group in section.groups),
         "</tbody>",
@@ -169,25 +157,23 @@ def _table(section: Section, notes: Footnotes) -> list[str]:
     ]
 
 
-def _head(compared: bool) -> list[str]:
-    down = ' rowspan="2"' if compared else ""
+def _head(section: Section) -> list[str]:
+    metrics = metrics_of(section.score)
+    down = ' rowspan="2"' if section.compared else ""
     columns = [f'<th scope="col" class="name"{down}>method</th>']
     columns += [f'<th scope="col"{down}>{name}</th>' for name in ("rate", "seeds")]
-    if not compared:
-        columns += [f'<th scope="col" class="first">{metric.heading}</th>' for metric in METRICS]
-        return ["<thead>", f"<tr>{''.join(columns)}</tr>", "</thead>"]
     columns += [
         f'<th scope="colgroup" colspan="3" class="first">{metric.heading}</th>'
-        for metric in METRICS
+        if section.compared
+        else f'<th scope="col" class="first">{escape(metric.heading)}</th>'
+        for metric in metrics
     ]
-    below = '<th scope="col" class="first">measured</th><th scope="col">paper</th>'
-    below += '<th scope="col"><abbr title="difference in the paper\'s deviations">Δ</abbr></th>'
-    return [
-        "<thead>",
-        f"<tr>{''.join(columns)}</tr>",
-        f"<tr>{below * len(METRICS)}</tr>",
-        "</thead>",
-    ]
+    rows = [f"<tr>{''.join(columns)}</tr>"]
+    if section.compared:
+        below = '<th scope="col" class="first">measured</th><th scope="col">paper</th>'
+        below += '<th scope="col"><abbr title="difference in the paper\'s deviations">Δ</abbr></th>'
+        rows.append(f"<tr>{below * len(metrics)}</tr>")
+    return ["<thead>", *rows, "</thead>"]
 
 
 def _row(section: Section, group: Group, notes: Footnotes) -> str:
@@ -195,11 +181,11 @@ def _row(section: Section, group: Group, notes: Footnotes) -> str:
     settings = escape(", ".join(group.settings())).replace("_", "_<wbr>")
     small = f"<small>{settings}</small>" if settings else ""
     cells = [
-        f'<th scope="row" class="name">{escape(configs.label(group.config))}{small}</th>',
-        f"<td>{group.config.learning_rate:g}</td>",
+        f'<th scope="row" class="name">{escape(group.config.label)}{small}</th>',
+        f"<td>{group.rate}</td>",
         f"<td>{len(group.runs)}</td>",
     ]
-    for metric in METRICS:
+    for metric in metrics_of(group.score):
         found = compare(group, metric)
         cells.append(f'<td class="first">{_typeset(found.measured_text())}</td>')
         if section.compared:

@@ -3,13 +3,16 @@
 import collections
 import dataclasses
 import shlex
+from collections.abc import Sequence
 from typing import Any
 
 from train import files
 from train.errors import UserError
-from train.report.groups import Group, Section
-from train.run import config as configs
-from train.run.rundir import RunResult
+from train.paper.presets import foreign, usual
+from train.report.groups import Section
+from train.run.config import Record
+from train.run.records import Measured
+from train.settings import flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,37 +34,36 @@ def origins(section: Section) -> list[Origin]:
     return [Origin(*record, tuple(paths)) for record, paths in together.items()]
 
 
-def again(group: Group) -> str:
-    """The command that makes the runs of a group once more.
+def command(record: Record, seeds: Sequence[int]) -> str:
+    """What to type to make these runs once more.
 
-    >>> import dataclasses
-    >>> from train.run.config import preset
-    >>> config = dataclasses.replace(preset("split-cub", "tag-adam"), epochs=2, eps_in_sqrt=False)
-    >>> again(Group("", config, []))
-    'python -m train run --stream split-cub --optimizer tag-adam --no-eps-in-sqrt --epochs 2'
+    >>> from train.paper.presets import preset
+    >>> config = preset("split-cub", "tag-adam").changed({"epochs": 2, "eps_in_sqrt": False})
+    >>> command(config.record, [1])
+    'python -m train run --stream split-cub --optimizer tag-adam --no-eps-in-sqrt --epochs 2
+     --seeds 1'
     """
-    config, usual = group.config, configs.usual(group.config)
-    words = ["python", "-m", "train", "run", "--stream", config.stream]
-    words += ["--method", config.method] if config.method != "naive" else []
-    words += ["--optimizer", config.optimizer]
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        if value != getattr(usual, field.name):
-            words += _option(field.name.replace("_", "-"), value)
-    seeds = [str(run.seed) for run in group.runs]
-    return shlex.join([*words, *(["--seeds", *seeds] if seeds else [])])
+    papers, unknown = usual(record), foreign(record)
+    words = ["python", "-m", "train", "run", "--stream", record["stream"]]
+    words += ["--method", record["method"]] if record["method"] != "naive" else []
+    words += ["--optimizer", record["optimizer"]]
+    for name, value in record.items():
+        # Of what comes from outside nobody knows the defaults without importing it.
+        if value != papers[name] or name in unknown:
+            words += _option(name, value)
+    return shlex.join([*words, "--seeds", *map(str, seeds)])
 
 
 def _option(name: str, value: Any) -> list[str]:
     match value:
         case bool():
-            return [f"--{name}" if value else f"--no-{name}"]
+            return [flag(name if value else f"no_{name}")]
         case tuple():
-            return [f"--{name}", *map(str, value)]
-    return [f"--{name}", str(value)]
+            return [flag(name), *map(str, value)]
+    return [flag(name), str(value)]
 
 
-def _record(run: RunResult) -> tuple[str, tuple[str, ...]]:
+def _record(run: Measured) -> tuple[str, tuple[str, ...]]:
     """What `environment.json` says; it may be missing or from another version."""
     try:
         found = files.read_json(run.path / "environment.json")

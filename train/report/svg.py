@@ -8,18 +8,18 @@ import xml.etree.ElementTree as ET
 import matplotlib
 from matplotlib.figure import Figure
 
-from train import plots
+from train import plot_style
 
 _VARIABLES = {
-    plots.INK: "--ink",
+    plot_style.INK: "--ink",
     "#000000": "--ink",
     "#ffffff": "--plot",
-    plots.GREY: "--muted",
-    plots.GRID: "--grid",
-    plots.BARS: "--bars",
+    plot_style.GREY: "--muted",
+    plot_style.GRID: "--grid",
+    plot_style.BARS: "--bars",
     **{
         colour: f"--line-{number}"
-        for number, colour in enumerate(plots.COLOURS)
+        for number, colour in enumerate(plot_style.COLOURS)
         if colour != "#000000"
     },
 }

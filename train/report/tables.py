@@ -1,16 +1,57 @@
-"""The report as CSV: every run, and every metric of every group."""
+"""Tables for the terminal, and as CSV: every run, and every metric of every group."""
 
 import csv
 import math
 import pathlib
 from typing import Any
 
-from train.report.comparison import METRICS, compare
-from train.report.groups import Group
+import rich.box
+import rich.table
+from rich.text import Text
+
+from train.report.comparison import METRICS, compare, metrics_of, remarks
+from train.report.groups import NOTHING, Group, Section
 from train.run import metrics
-from train.run.config import Config
 
 _GROUP = ("stream", "evaluate_on", "method", "optimizer", "learning_rate", "epochs")
+
+
+def table(section: Section) -> rich.table.Table:
+    """All four metrics; only two beside the paper's means, which it compares everywhere, and of
+    scores that may be of any size."""
+    shown = rich.table.Table(
+        title=Text(section.title),
+        title_justify="left",
+        caption=Text("\n".join(remarks(section))),
+        caption_justify="left",
+        box=rich.box.SIMPLE_HEAD,
+        padding=0,
+        show_edge=False,
+    )
+    naive = all(group.config["method"] == "naive" for group in section.groups)
+    shown.add_column("optimizer" if naive else "method", overflow="fold")
+    known = metrics_of(section.score)
+    chosen = known if known == METRICS and not section.compared else known[:2]
+    for heading in ("rate", "seeds"):
+        shown.add_column(heading, justify="right", no_wrap=True)
+    for metric in chosen:
+        # Only a score's name may be long.
+        heading, short = Text(metric.heading), metric in METRICS
+        shown.add_column(heading, justify="right", no_wrap=short, overflow="fold")
+        if section.compared:
+            shown.add_column("paper", justify="right", no_wrap=True)
+            shown.add_column("Δ", justify="right", no_wrap=True)
+    for group in section.groups:
+        # A Text, since brackets in a label are no markup.
+        cells: list[str | Text] = [Text(group.label), group.rate, str(len(group.runs))]
+        for metric in chosen:
+            found = compare(group, metric)
+            cells.append(found.measured_text())
+            if section.compared:
+                figure = found.reference
+                cells += [f"{figure.mean:.2f}" if figure else NOTHING, found.difference_text()]
+        shown.add_row(*cells)
+    return shown
 
 
 def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
@@ -21,7 +62,7 @@ def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
         for run in group.runs:
             summary = metrics.summary(run.accuracy)
             values = [_number(getattr(summary, field)) for field in fields]
-            rows.append([*_names(group.config), group.label, run.seed, *values, run.path])
+            rows.append([*_names(group), group.label, run.seed, *values, run.path])
     return _write(path, [*_GROUP, "label", "seed", *fields, "run"], rows)
 
 
@@ -32,18 +73,19 @@ def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     rows = []
     for group in groups:
         settings = ", ".join(group.settings())
-        start = [*_names(group.config), group.label, settings, group.complete, len(group.runs)]
-        for metric in METRICS:
+        start = [*_names(group), group.label, settings, group.complete, len(group.runs)]
+        own_unit = "fraction" if group.score == "accuracy" else group.score
+        for metric in metrics_of(group.score):
             found = compare(group, metric)
             mean, std, source, note = found.reference or (math.nan, math.nan, "", "")
             numbers = found.mean, found.std, mean, std, found.difference
             end = [*map(_number, numbers), source, note]
-            rows.append([*start, metric.field, metric.unit or "fraction", *end])
+            rows.append([*start, metric.field, metric.unit or own_unit, *end])
     return _write(path, headings, rows)
 
 
-def _names(config: Config) -> list[Any]:
-    return [getattr(config, name) for name in _GROUP]
+def _names(group: Group) -> list[Any]:
+    return [group.config.get(name, "") for name in _GROUP]
 
 
 def _number(value: float) -> float | str:

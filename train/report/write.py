@@ -1,16 +1,18 @@
 """Writes a report: Markdown with its plots, CSV, and one HTML page."""
 
+import io
 import pathlib
 import tempfile
+from collections.abc import Callable
 
 import matplotlib
+import PIL.Image
+from matplotlib.figure import Figure
 
-from train import pictures
 from train.errors import UserError
-from train.report import markdown, svg, tables
+from train.report import markdown, page, tables
 from train.report.drawings import Drawing, drawings
 from train.report.groups import Group, Section, sections
-from train.report.page import MADE_BY, Figure, page
 
 _WORKSHOP = ".unfinished-"
 
@@ -40,8 +42,8 @@ def write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
 
 def _check_free(out: pathlib.Path) -> None:
     """Refuses a directory with files that no report has made."""
-    page = out / "report.html"
-    if not out.is_dir() or (page.is_file() and MADE_BY in page.read_text("utf-8", "replace")):
+    made = out / "report.html"
+    if not out.is_dir() or (made.is_file() and page.MADE_BY in made.read_text("utf-8", "replace")):
         return
     others = sorted(p.name for p in out.iterdir() if not p.name.startswith(_WORKSHOP))
     if others:
@@ -52,37 +54,60 @@ def _check_free(out: pathlib.Path) -> None:
 
 def _write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
     found = sections(groups)
-    text = markdown.opening(found)
-    parts: list[tuple[Section, list[Figure]]] = []
+    text, parts = markdown.opening(found), []
     written = [
         tables.write_runs(groups, out / "results.csv"),
         tables.write_summary(groups, out / "summary.csv"),
     ]
+
+    def keep(drawing: Drawing) -> str:
+        written.append(out / f"{drawing.name}.png")
+        save(drawing.figure, written[-1])
+        return written[-1].name
+
     for section in found:
-        plots: dict[str, str] = {}
-        figures = []
-        for drawing in drawings(section):
-            written.append(out / f"{drawing.name}.png")
-            pictures.save(drawing.figure, written[-1])
-            plots[drawing.title] = written[-1].name
-            figures.append(inlined(drawing))
-        text += markdown.lines(section, plots)
-        parts.append((section, figures))
-    pages = {out / "report.md": "\n".join(text), out / "report.html": page(parts)}
+        shown, part = illustrated(section, keep)
+        text += markdown.lines(section, shown)
+        parts.append(part)
+    pages = {out / "report.md": "\n".join(text), out / "report.html": page.page(found, parts)}
     for path, content in pages.items():
         # The path of a run may be no text.
         path.write_text(content, encoding="utf-8", errors="backslashreplace")
     return [*pages, *written]
 
 
-def inlined(drawing: Drawing) -> Figure:
-    """A drawing as the page takes it: SVG, without the title that the page writes."""
-    name, title = drawing.name, drawing.title
-    return Figure(
-        name,
-        title,
-        svg.inline(drawing.figure, name, title),
-        drawing.narrow and svg.inline(drawing.narrow, f"{name}-narrow", title),
-        drawing.detail,
-        drawing.wide,
-    )
+def illustrated(
+    section: Section,
+    keep: Callable[[Drawing], str | None],
+    detailed: Callable[[Group], bool] = lambda group: True,
+) -> tuple[dict[str, str], str]:
+    """The files that `keep` made of a section's plots, by their titles, and its part of the page.
+
+    One plot after the other, as each takes memory.
+    """
+    shown: dict[str, str] = {}
+    figures: dict[bool, list[str]] = {True: [], False: []}
+    for drawing in drawings(section, detailed):
+        file = keep(drawing)
+        if file:
+            shown[drawing.title] = file
+        figures[drawing.detail].append(page.figure(drawing))
+    return shown, page.section_part(section, figures[False], figures[True])
+
+
+def save(figure: Figure, path: pathlib.Path) -> None:
+    """Writes a PNG that is small enough to be kept beside a text.
+
+    The same figure gives the same bytes.
+
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty.png"
+    >>> save(Figure(figsize=(4, 3)), path)
+    >>> with PIL.Image.open(path) as picture:
+    ...     picture.size
+    (600, 450)
+    """
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=150)
+    # A plot has few colours: with a palette it takes a third of the bytes.
+    colours = PIL.Image.open(drawn).convert("RGB")
+    colours.quantize(256, dither=PIL.Image.Dither.NONE).save(path, format="png", optimize=True)

@@ -2,24 +2,13 @@
 
 import functools
 from collections.abc import Mapping
-from typing import NamedTuple
 
-import jax
 import numpy as np
 
-from train.streams.types import Examples
+from train.methods import Batch
+from train.streams import Examples
 
-Array = np.ndarray | jax.Array
 WHOLE = slice(None)
-
-
-class Batch(NamedTuple):
-    """Examples of one step, or of several behind a leading axis."""
-
-    image: Array  # uint8[..., batch, height, width, channels]
-    label: Array  # int32[..., batch]
-    task: Array  # int32[..., batch]: among whose classes an example is to be told
-    weight: Array  # float32[..., batch]: 0 for the filling of a last, partial batch
 
 
 def steps_per_epoch(examples: int, batch_size: int) -> int:
@@ -63,7 +52,7 @@ def positions(
 def take(
     parts: Mapping[int, Examples],
     seeds: tuple[int, ...],
-    stage: int,
+    task: int,
     steps: range,
     *,
     batch_size: int,
@@ -72,7 +61,7 @@ def take(
 ) -> Batch:
     """The batches of some steps for each seed, with axes [step, seed, batch].
 
-    A stage of a run learns the data of one task, or of several: `parts` has the examples of each.
+    `parts` has the examples of each task that is learned: one, or with a joint method all of them.
     They are shuffled together, or come one part after another in every epoch. Of every batch only
     the slice `of_batch` is read.
     """
@@ -80,7 +69,7 @@ def take(
     if not in_turn:
         sizes = (sum(sizes),)
     chosen = [
-        positions(seed, stage, step, sizes=sizes, batch_size=batch_size)
+        positions(seed, task, step, sizes=sizes, batch_size=batch_size)
         for step in steps
         for seed in seeds
     ]
@@ -103,8 +92,8 @@ def _gather(
     ]
     # Part by part, and then back to the order of the rows.
     back = np.argsort(np.argsort(owner, kind="stable"))
-    image, label = (np.concatenate(field)[back] for field in zip(*taken, strict=True))
-    return image, label, task, weight
+    x, y = (np.concatenate(field)[back] for field in zip(*taken, strict=True))
+    return x, y, task, weight
 
 
 def block(examples: Examples, task: int, start: int, size: int, of_batch: slice = WHOLE) -> Batch:

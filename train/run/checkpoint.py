@@ -5,7 +5,6 @@ lives under `orbax.checkpoint.experimental`.
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import inspect
 import json
@@ -19,18 +18,24 @@ import jax
 import orbax.checkpoint as ocp
 
 from train.errors import UserError
-from train.run.history import History
-from train.run.state import TrainState
+from train.methods import TrainState
+from train.run.fingerprint import fingerprints
 
-# Orbax reports each of its own steps, and its errors twice. What a user needs to know we say.
-logging.getLogger("absl").setLevel(logging.CRITICAL)
+Fingerprint = Callable[[TrainState], dict[str, int]]
+
+
+def quiet() -> None:
+    """For a command line: what a user needs to know of orbax we say, in one sentence.
+
+    Orbax logs each of its own steps, and its errors twice. It also reads and writes all arrays at
+    once, hears of the first that fails and ends its event loop; the others then report in vain, at
+    any later time, each with a traceback.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    sys.unraisablehook = _without_stragglers(sys.unraisablehook)
 
 
 def _without_stragglers(hook: Callable[[Any], None]) -> Callable[[Any], None]:
-    """Orbax reads and writes all arrays at once, hears of the first that fails and ends its event
-    loop. The others then report in vain, at any later time, each with a traceback. What failed is
-    said once, by `save` or `restore`."""
-
     def report(found: Any) -> None:
         error = found.exc_value
         loop_is_gone = isinstance(error, RuntimeError) and "loop is closed" in str(error)
@@ -38,11 +43,6 @@ def _without_stragglers(hook: Callable[[Any], None]) -> Callable[[Any], None]:
             hook(found)
 
     return report
-
-
-sys.unraisablehook = _without_stragglers(sys.unraisablehook)
-
-Fingerprint = Callable[[TrainState], dict[str, int]]
 
 
 class Damaged(Exception):
@@ -73,15 +73,19 @@ class Checkpoints:
                 ),
             )
 
-    def save(self, step: int, state: TrainState, history: History, *, wait: bool = False) -> None:
+    def save(
+        self, step: int, state: TrainState, notes: dict[str, Any], *, wait: bool = False
+    ) -> None:
         """Starts writing, and returns as soon as the state may be donated again.
+
+        `notes` is what the run must know to go on, as JSON.
 
         What failed of the checkpoint before is said here. With `wait`, returns when all is written.
         """
         record = {
             "layout": _layout(state),
             "fingerprint": self._fingerprint(state),
-            "history": history.to_json(),
+            "notes": notes,
         }
         with self._saying_why():
             self._manager.save(
@@ -99,21 +103,21 @@ class Checkpoints:
 
     def restore(
         self, like: TrainState, *, resizable: frozenset[str] = frozenset()
-    ) -> tuple[TrainState, History, list[str]]:
-        """The newest whole state, in the shapes, types and places of `like`, and its history.
+    ) -> tuple[TrainState, dict[str, Any], list[str]]:
+        """The newest whole state, in the types and places of `like`, and its notes.
 
         Damaged checkpoints are passed over and put aside, and the list says so, a line for each.
-        `resizable` names arrays that may have been saved with more or fewer rows, which are then
-        cut off or filled up with zeros: a bank's rows behind its tasks.
+        The arrays that `resizable` names have the shapes that they were saved in, which depend on
+        the number of tasks; all others must have those of `like`.
         """
         found: dict[int, Damaged] = {}
         for step in sorted(self._manager.all_steps(), reverse=True):
             try:
-                state, history = self._restore(step, like, resizable)
+                state, notes = self._restore(step, like, resizable)
             except Damaged as damage:
                 found[step] = damage
                 continue
-            return state, history, [self._put_aside(each, why) for each, why in found.items()]
+            return state, notes, [self._put_aside(each, why) for each, why in found.items()]
         reasons = "; ".join(f"{step}: {why}" for step, why in found.items())
         raise UserError(
             f"No checkpoint in {self.directory} is whole ({reasons}), so the run cannot go on. "
@@ -122,25 +126,24 @@ class Checkpoints:
 
     def _restore(
         self, step: int, like: TrainState, resizable: frozenset[str]
-    ) -> tuple[TrainState, History]:
+    ) -> tuple[TrainState, dict[str, Any]]:
         record = self._load(step, record=ocp.args.JsonRestore())["record"]
         if not isinstance(record, dict) or record.pop("checksum", None) != _checksum(record):
             raise Damaged("its record has changed")
         # Compared here, because orbax reports a mismatch in terms of its own.
         saved, wanted = record["layout"], _layout(like)
         for name in sorted(saved.keys() | wanted.keys()):
-            if saved.get(name) != wanted.get(name) and name not in resizable:
+            was, now = saved.get(name, "nothing"), wanted.get(name, "nothing")
+            resized = name in resizable and was.split("[")[0] == now.split("[")[0]
+            if was != now and not resized:
                 raise UserError(
                     f"The checkpoint in {self.directory} is of another model or optimizer: it has "
-                    f"{name} as {saved.get(name)}, and this run has {wanted.get(name)}."
+                    f"{name} as {was}, and this run has {now}."
                 )
-        abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-        places = jax.tree_util.tree_map_with_path(
-            lambda path, place: dataclasses.replace(
-                place, strict=jax.tree_util.keystr(path) not in resizable
-            ),
-            ocp.checkpoint_utils.construct_restore_args(abstract),
+        abstract = jax.tree_util.tree_map_with_path(
+            lambda path, leaf: _in_shape(leaf, saved[jax.tree_util.keystr(path)]), like
         )
+        places = ocp.checkpoint_utils.construct_restore_args(abstract)
         state = self._load(step, state=ocp.args.PyTreeRestore(item=abstract, restore_args=places))
         state = state["state"]
         changed = [
@@ -150,7 +153,7 @@ class Checkpoints:
         ]
         if changed:
             raise Damaged(f"{changed[0]} has changed")
-        return state, History.from_json(record["history"])
+        return state, record["notes"]
 
     def _load(self, step: int, **items: Any) -> Any:
         try:
@@ -198,6 +201,48 @@ class Checkpoints:
             ) from error
 
 
+def restore_weights(directory: pathlib.Path, params: Any, stats: Any) -> TrainState:
+    """The network of a run's newest checkpoint, proved whole, and nothing else of its state."""
+    steps = sorted(int(p.name) for p in directory.glob("*") if p.name.isdigit())
+    if not steps:
+        raise UserError(f"There is no checkpoint in {directory}.")
+    path = directory.absolute() / str(steps[-1])
+    try:
+        with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
+            record = reader.restore(path / "record")
+        has_average = any(name.startswith(".average") for name in record["layout"])
+        nothing: Any = ()
+        empty = TrainState(*[nothing] * len(TrainState._fields))
+        average = params if has_average else ()
+        like = empty._replace(params=params, stats=stats, average=average)
+        device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
+        for name, now in _layout(like).items():
+            if record["layout"].get(name) != now:
+                raise UserError(
+                    f"{directory} holds another network: {name} is "
+                    f"{record['layout'].get(name, 'not there')} in it, and {now} in the model."
+                )
+        wanted = {name: tree for name, tree in like._asdict().items() if jax.tree.leaves(tree)}
+        places = ocp.checkpoint_utils.construct_restore_args(wanted)
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            restored = reader.restore(
+                path / "state",
+                args=ocp.args.PyTreeRestore(item=wanted, restore_args=places, partial_restore=True),
+            )
+        state = like._replace(**restored)  # What has no arrays is as it was.
+    except UserError:
+        raise
+    except Exception as error:  # As in `_load`.
+        raise UserError(f"{path} cannot be read ({_first_line(error)}).") from error
+    if any(
+        record["fingerprint"].get(name) != int(number)
+        for name, number in fingerprints(state).items()
+    ):
+        raise UserError(f"{path} is damaged: its weights are not what was written.")
+    return state
+
+
 # What the system refuses, as tensorstore passes it on.
 _DISK_SIGNS = (
     *("No space left on device", "Disk quota exceeded", "Read-only file system"),
@@ -209,6 +254,17 @@ def _layout(state: TrainState) -> dict[str, str]:
     """Name, type and shape of every array."""
     leaves, _ = jax.tree.flatten_with_path(state)
     return {jax.tree_util.keystr(path): f"{leaf.dtype}{list(leaf.shape)}" for path, leaf in leaves}
+
+
+def _in_shape(leaf: jax.ShapeDtypeStruct, saved: str) -> jax.ShapeDtypeStruct:
+    """The leaf in the shape that a layout names; one of another shape whole on every device."""
+    shape = tuple(json.loads(saved[saved.index("[") :]))
+    if shape == leaf.shape:
+        return leaf
+    place = leaf.sharding
+    if isinstance(place, jax.sharding.NamedSharding):
+        place = jax.sharding.NamedSharding(place.mesh, jax.sharding.PartitionSpec())
+    return jax.ShapeDtypeStruct(shape, leaf.dtype, sharding=place)
 
 
 def _checksum(record: dict[str, Any]) -> str:

@@ -1,128 +1,47 @@
-"""What decides a run: one frozen record, checked before any work."""
+"""What decides a run: a stream, a method, an optimizer and a model, each with its settings, and the
+settings of the run itself. As text all settings stand side by side, so their names differ."""
 
 import dataclasses
-import hashlib
-import json
-import math
 import pathlib
-import re
-import types
-import typing
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
 
-from train import files
+from train import files, settings
 from train.errors import UserError, nearest
-from train.methods import METHODS
-from train.run import presets
-
-StreamName = Literal[
-    "split-cifar100",
-    "split-mini-imagenet",
-    "split-cub",
-    "five-datasets",
-    "rotated-mnist",
-    "permuted-mnist",
-    "rotated-digits",
-]
-OptimizerName = Literal[
-    "sgd",
-    "adagrad",
-    "rmsprop",
-    "adam",
-    "stable-sgd",
-    "tag-rmsprop",
-    "tag-adagrad",
-    "tag-adam",
-    "tag-uniform",
-    "tag-age",
-    "tag-g",
-    "tag-self",
-]
-if TYPE_CHECKING:  # The registry has the names: a new method needs no line here.
-    MethodName = str
-else:
-    MethodName = Literal[tuple(METHODS)]
-ModelName = Literal["resnet18-reduced", "resnet18-reduced-2conv", "resnet18", "mlp"]
+from train.methods import METHODS, Method
+from train.methods.problem import LOSSES, SCORES, USUAL, usual_names
+from train.models import MODELS
+from train.optimizers import OPTIMIZERS
+from train.settings import Part
+from train.streams import STREAMS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Config:
-    """What decides the result. The defaults are the preset of stream, method and optimizer."""
-
-    stream: StreamName = "split-cifar100"
-    """Which tasks, in which order."""
-    method: MethodName = "naive"
-    """What is done against forgetting, besides what the optimizer does."""
-    optimizer: OptimizerName = "tag-rmsprop"
-    """How a gradient becomes a step."""
-    model: ModelName = "resnet18-reduced"
-    """Which network."""
-
-    learning_rate: float = 2.5e-4
-    """Step size."""
-    b: float = 5.0
-    """TAG: how strongly relatedness matters."""
-    b1: float = 0.9
-    """Decay of the first moments."""
-    b2: float = 0.99
-    """Decay of the second moments."""
-    eps: float = 1e-8
-    """Keeps divisions finite."""
-    eps_in_sqrt: bool = True
-    """Add eps inside the root, as the paper writes it; outside, as the authors' code does."""
-    alpha_scope: Literal["global", "leaf"] = "global"
-    """TAG: one cosine over all parameters (the paper), or one a tensor (its authors' code)."""
-    num_gradients: int = 1
-    """tag-g: how many first gradients of a task stand for it."""
-    momentum: float = 0.0
-    """sgd, stable-sgd: how much of a step the next one keeps."""
-    decay: float = 1.0
-    """stable-sgd: the rate falls by this factor with every task."""
-
-    ewc_lambda: float = 1.0
-    """ewc: how strongly earlier tasks hold their parameters."""
-    fisher: Literal["examples", "batch"] = "examples"
-    """ewc: the mean of the examples' squared gradients, or the square of one batch's mean gradient
-    as in the authors' code (some 30 times smaller: the paper's lambdas of 1 and 100 go with it)."""
-    fisher_samples: int | None = 200
-    """ewc: its Fisher information is taken from at most so many examples of a task; None: all."""
-    memory_per_class: int = 1
-    """er, a-gem: examples kept for each class of each task."""
-    memory_batch_size: int | None = None
-    """er, a-gem: examples drawn from the memory in a step; None: as many as in the batch."""
-    replay_current_task: bool = False
-    """er: draw examples of the current task too, as the authors' code does."""
-    statistics_twice: bool = False
-    """a-gem: pass a batch through the network before the memory and once more behind it, as the
-    authors' code does: it then moves the running statistics of the normalisation twice."""
-    directions_per_task: int = 10
-    """ogd: gradients kept of each task. Each costs one copy of the parameters."""
-    multitask_order: Literal["shuffled", "in-turn"] = "shuffled"
-    """multitask: all tasks in every batch, or one after the other in every epoch (the authors')."""
+class RunSettings:
+    """What belongs to the run, whatever it learns and how."""
 
     epochs: int = 1
     """Passes over each task's data."""
     batch_size: int = 10
     """Examples in a step."""
-    dropout: float = 0.0
-    """Dropout after every normalisation or hidden layer."""
-    hidden: tuple[int, ...] = (100, 100)
-    """mlp: sizes of its hidden layers."""
-    pretrained: str | None = None
-    """resnet18: weights to start from (.safetensors, .npz, .pth, named as in torchvision)."""
-
-    num_tasks: int = 20
-    """How many tasks the stream is cut into."""
-    order_seed: int | None = None
-    """Shuffle classes (split streams) or tasks by this seed; None keeps the natural order."""
-    shared_head: bool = False
-    """All tasks answer with the same outputs (MNIST and digits streams only)."""
+    clip: float | None = None
+    """Scale a gradient down to this norm where it is longer."""
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate falls to 0, if it does."""
+    warmup: float = 0.0
+    """Share of the steps in which the rate rises from 0 to what it is."""
+    schedule_over: Literal["stream", "task"] = "stream"
+    """Schedule and warm-up go once over the stream, or start anew with every task."""
+    average: float = 0.0
+    """Evaluate with an exponential average of the parameters that decays by this at every step."""
+    compute_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    """What the network computes in; its parameters are float32."""
+    capacity: int | None = None
+    """How many tasks the optimizer has room for; None: as many as the stream has."""
     evaluate_on: Literal["test", "validation"] = "test"
     """validation: hold out 10 % of the training data, evaluate on it, never touch the test data."""
-
     max_examples: int | None = None
     """Use at most so many examples of each part of a task: for a quick look."""
-
     on_nonfinite: Literal["stop", "skip"] = "stop"
     """A step whose loss or gradient is infinite or NaN: stop the run, or go on without the step and
     count it."""
@@ -132,194 +51,252 @@ class Config:
     """Steps inside one compiled call; None: what was measured best on the platform."""
 
     def __post_init__(self) -> None:
-        for name, valid in CHOICES.items():
+        settings.check_numbers(self)
+        settings.check_counts(
+            self,
+            *("epochs", "batch_size", "capacity", "max_examples", "log_every", "steps_per_call"),
+        )
+        for name in ("warmup", "average"):
             value = getattr(self, name)
-            if value not in valid:
-                raise UserError(f"Unknown {name} {value!r}. {nearest(str(value), valid)}")
-        for name in ("learning_rate", "eps"):
-            _check(getattr(self, name) > 0, self, name, "must be above 0")
-        for name in _COUNTS:
-            value = getattr(self, name)
-            _check(value is None or value >= 1, self, name, "must be at least 1")
-            _check(value is None or value <= _MOST, self, name, f"must be at most {_MOST}")
-        # The accuracy on each task after each task is kept, and written down.
-        _check(self.num_tasks <= 10_000, self, "num_tasks", "must be at most 10000")
-        for name in ("b1", "b2", "dropout", "momentum"):
-            _check(0 <= getattr(self, name) < 1, self, name, "must lie in [0, 1)")
-        _check(0 < self.decay <= 1, self, "decay", "must lie in (0, 1]")
-        for name in ("b", "ewc_lambda"):
-            _check(getattr(self, name) >= 0, self, name, "must not be negative")
-        _check((self.pretrained or "").isprintable(), self, "pretrained", "must be printable")
-        _check(all(size >= 1 for size in self.hidden), self, "hidden", "must be sizes above 0")
-        for name, value in vars(self).items():
-            infinite = isinstance(value, float) and not math.isfinite(value)
-            _check(not infinite, self, name, "must be finite")
-        _check(max(self.hidden, default=0) <= _MOST, self, "hidden", f"must be at most {_MOST}")
-
-    def differences(self, other: "Config") -> list[str]:
-        """The fields in which two configs differ, as lines for an error.
-
-        >>> Config(b=5.0).differences(Config(b=7.0, epochs=2))
-        ['b: 5.0, not 7.0', 'epochs: 1, not 2']
-        """
-        mine, theirs = dataclasses.asdict(self), dataclasses.asdict(other)
-        return [f"{k}: {mine[k]}, not {theirs[k]}" for k in mine if mine[k] != theirs[k]]
+            settings.check(0 <= value < 1, name, "must lie in [0, 1)", value)
+        settings.check(self.clip is None or self.clip > 0, "clip", "must be above 0", self.clip)
+        if self.schedule_over == "task" and self.schedule == "constant" and not self.warmup:
+            raise UserError("--schedule-over task needs a --schedule or a --warmup.")
 
 
-_COUNTS = (
-    *("epochs", "batch_size", "num_tasks", "num_gradients", "log_every", "max_examples"),
-    *("steps_per_call", "memory_per_class", "memory_batch_size", "fisher_samples"),
-    "directions_per_task",
-)
-_MOST = 2**31 - 1  # What an array can be long.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "stream": typing.get_args(StreamName),
-    "method": tuple(METHODS),
-    "optimizer": typing.get_args(OptimizerName),
-    "model": typing.get_args(ModelName),
-    "alpha_scope": ("global", "leaf"),
-    "fisher": ("examples", "batch"),
-    "multitask_order": ("shuffled", "in-turn"),
-    "evaluate_on": ("test", "validation"),
-    "on_nonfinite": ("stop", "skip"),
+KINDS: dict[str, tuple[Mapping[str, Any], str]] = {
+    "stream": (STREAMS, "a train.Stream, or a function that returns one"),
+    "method": (METHODS, "a train.Method, or a class of one"),
+    "optimizer": (
+        OPTIMIZERS,
+        "a function that takes how many tasks there are and returns an optax transformation",
+    ),
+    "model": (
+        MODELS,
+        "a train.Model, or a function that takes rngs and returns an NNX module (see train.fit)",
+    ),
+    "loss": (LOSSES, "a function (outputs, targets) that returns one loss for each example"),
+    "score": (SCORES, "a function (outputs, targets) that returns one score for each example"),
 }
+"""What has a name: the built-in ones, and what one from outside must be."""
+NAIVE = Part("naive", METHODS["naive"])
+AUTO = Part("auto", None)
+"""A loss or a score that follows from what the targets are."""
+_ORDER = ("optimizer", "method", "run", "model", "stream", "loss", "score")
+"""Of settings, in a file and in a directory's name."""
 
 
-def _check(holds: bool, config: Config, name: str, rule: str) -> None:
-    if not holds:
-        flag = "--" + name.replace("_", "-")
-        raise UserError(f"{flag} {rule}, and is {getattr(config, name)}.")
+def find(kind: str, name: str) -> Part:
+    """A stream, method, optimizer, model, loss or score by its name."""
+    known, must_be = KINDS[kind]
+    part = settings.find(kind, name, known, must_be)
+    if name not in known and not fits(kind, part.value):
+        raise UserError(f"{settings.flag(kind)} {name} must be {must_be}.")
+    return part
 
 
-def preset(stream: str, optimizer: str, method: str = "naive") -> Config:
-    """The paper's settings for a stream, an optimizer and a method, or ours where it has none.
+def fits(kind: str, value: Any) -> bool:
+    """Whether a value can be of a kind. A stream, model or optimizer is judged when it is made."""
+    if kind == "method":
+        return isinstance(value, Method)
+    return kind not in ("loss", "score") or callable(value)
 
-    >>> preset("five-datasets", "tag-rmsprop").b
-    7.0
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Config:
+    """What decides a result.
+
+    >>> from train.run import config as configs
+    >>> config = Config(stream=find("stream", "rotated-digits"),
+    ...     optimizer=find("optimizer", "tag-rmsprop"), model=find("model", "mlp"))
+    >>> config = config.changed({"b": 3.0, "epochs": 2})
+    >>> config["b"], config.flat()["epochs"], config.record.label
+    (3.0, 2, 'tag-rmsprop')
     """
-    names: dict[str, Any] = dict(stream=stream, method=method, optimizer=optimizer)
-    Config(**names)  # Checks them.
-    return Config(**names, **presets.settings(stream, optimizer, method))
+
+    stream: Part
+    optimizer: Part
+    model: Part
+    method: Part = NAIVE
+    loss: Part = AUTO
+    score: Part = AUTO
+    run: RunSettings = RunSettings()
+
+    def __post_init__(self) -> None:
+        owners: dict[str, str] = dict.fromkeys(KINDS, "what has a name")
+        for owner, part in self._parts().items():
+            for name in settings.hints(part):
+                if name in owners:
+                    raise UserError(
+                        f"The setting {name} of the {owner} has the name of a setting of "
+                        f"{owners[name]}: rename one."
+                    )
+                owners[name] = f"the {owner}"
+
+    def _parts(self) -> dict[str, Any]:
+        found = {name: getattr(self, name) for name in _ORDER}
+        return {name: part.value if name in KINDS else part for name, part in found.items()}
+
+    def names(self) -> dict[str, str]:
+        return {kind: getattr(self, kind).name for kind in KINDS}
+
+    def flat(self) -> dict[str, Any]:
+        """The names of all parts and all settings, side by side."""
+        found: dict[str, Any] = self.names()
+        for part in self._parts().values():
+            found |= settings.values(part)
+        return found
+
+    @property
+    def record(self) -> "Record":
+        """What is written down of it."""
+        return Record(self.flat())
+
+    def __getitem__(self, name: str) -> Any:
+        return self.flat()[name]
+
+    def changed(self, changes: Mapping[str, Any], source: object = "") -> "Config":
+        """With other settings, each given to the part that has it."""
+        parts = self._parts()
+        mine: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            mine.setdefault(self.owner(name, source), {})[name] = value
+        try:
+            new = {owner: settings.replaced(parts[owner], part) for owner, part in mine.items()}
+        except UserError as error:
+            raise UserError(f"{source}: {error}" if source else str(error)) from None
+        return dataclasses.replace(
+            self,
+            **{
+                owner: part if owner == "run" else Part(getattr(self, owner).name, part)
+                for owner, part in new.items()
+            },
+        )
+
+    def resolved(self, target_dtype: Any) -> "Config":
+        """With the loss and the score that `auto` stands for."""
+        loss, score = usual_names(target_dtype)
+        return dataclasses.replace(
+            self,
+            loss=find("loss", loss) if self.loss == AUTO else self.loss,
+            score=find("score", score) if self.score == AUTO else self.score,
+        )
+
+    def owner(self, name: str, source: object = "") -> str:
+        """Which part has a setting."""
+        for owner, part in self._parts().items():
+            if name in settings.hints(part):
+                return owner
+        known = [each for part in self._parts().values() for each in settings.hints(part)]
+        start = f"{source}: " if source else ""
+        those = ", ".join(f"{self.names()[k]}" for k in ("stream", "method", "optimizer", "model"))
+        raise UserError(f"{start}{name} is no setting of {those}. {nearest(name, known)}")
+
+    def hint(self, name: str, source: object = "") -> Any:
+        """The type of a setting."""
+        return settings.hints(self._parts()[self.owner(name, source)])[name]
+
+    def with_fields(self, fields: Mapping[str, Any], source: object) -> "Config":
+        """With the settings of a file, each checked to be of its type."""
+        typed = {
+            name: settings.typed(name, value, self.hint(name, source), source)
+            for name, value in fields.items()
+        }
+        return self.changed(typed, source)
 
 
-def usual(config: Config) -> Config:
-    """The preset that a config starts from."""
-    return preset(config.stream, config.optimizer, config.method)
+class Record(Mapping[str, Any]):
+    """The settings of a run as its config.json has them. Nothing is imported to read it.
 
-
-def label(config: Config) -> str:
-    """What a table or a plot calls it.
-
-    >>> label(preset("split-cifar100", "tag-rmsprop", "er"))
-    'er + tag-rmsprop'
+    >>> one = Record({"stream": "mine", "method": "er", "optimizer": "sgd", "b": 5.0})
+    >>> one.label, one.differences(Record({**one, "b": 7.0}))
+    ('er + sgd', ['b: 5.0, not 7.0'])
     """
-    return config.optimizer if config.method == "naive" else f"{config.method} + {config.optimizer}"
+
+    def __init__(self, fields: Mapping[str, Any]):
+        self._fields = dict(fields)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._fields[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._fields.items()))
+
+    def __repr__(self) -> str:
+        return f"Record({self._fields})"
+
+    @property
+    def label(self) -> str:
+        """What a table or a plot calls it."""
+        method, optimizer = self["method"], self["optimizer"]
+        return optimizer if method == "naive" else f"{method} + {optimizer}"
+
+    def differences(self, other: "Record") -> list[str]:
+        """Where the two differ, as lines for an error."""
+        nothing = "not there"
+        return [
+            f"{name}: {self.get(name, nothing)}, not {other.get(name, nothing)}"
+            for name in dict.fromkeys([*self, *other])
+            if not _alike(name, self.get(name, nothing), other.get(name, nothing))
+        ]
 
 
-def variant(config: Config) -> str:
-    """What a config changes in its preset, for the name of a directory; nothing for the preset.
-
-    >>> variant(dataclasses.replace(preset("split-cifar100", "sgd", "er"), memory_per_class=5))
-    'memory_per_class=5'
-    """
-    mine, theirs = dataclasses.asdict(config), dataclasses.asdict(usual(config))
-    changed = [f"{name}={_brief(mine[name])}" for name in mine if mine[name] != theirs[name]]
-    name = ",".join(changed)
-    written = name.encode()  # A file system takes 255 bytes.
-    if len(written) <= 200:
-        return name
-    beginning = written[:180].decode(errors="ignore")
-    return f"{beginning},{hashlib.sha256(written).hexdigest()[:16]}"
+def _alike(name: str, one: Any, other: Any) -> bool:
+    """A loss or a score that is named alike, or one that `auto` may stand for."""
+    usual = {"auto", *USUAL.get(name, ())}
+    return one == other or ("auto" in (one, other) and {one, other} <= usual)
 
 
-def _brief(value: Any) -> str:
-    text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return re.sub(r"[^\w.+-]+", "_", text)
-
-
-def to_json(config: Config) -> dict[str, Any]:
-    return dataclasses.asdict(config)
-
-
-def from_json(fields: dict[str, Any], source: pathlib.Path) -> Config:
-    """The config of a file; unknown fields are named.
-
-    >>> from_json({"epoch": 3}, pathlib.Path("a.json"))
-    Traceback (most recent call last):
-    train.errors.UserError: a.json: unknown field epoch. Did you mean epochs? Valid: ...
-    """
-    checked = check_fields(fields, source)
-    try:
-        return Config(**checked)
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
-
-
-def check_fields(fields: dict[str, Any], source: object) -> dict[str, Any]:
-    """Some fields of a config as read from a file, each known and in its own type.
-
-    >>> check_fields({"b": 3, "hidden": [8, 8]}, "a.toml")
-    {'b': 3.0, 'hidden': (8, 8)}
-    """
-    checked = {}
+def read_record(fields: Any, source: object) -> Record:
+    """What a config.json holds, checked; settings that a built-in part did not have yet when it was
+    written have their defaults."""
+    if not isinstance(fields, dict):
+        raise UserError(f"{source} must hold one JSON object of settings.")
+    fields = dict(fields)
+    parts: dict[str, Any] = {"run": RunSettings()}
+    found: dict[str, Any] = {}
+    for kind, (known, _) in KINDS.items():
+        default = {"method": "naive", "loss": "auto", "score": "auto"}.get(kind)
+        name = fields.pop(kind, default)
+        if not isinstance(name, str) or not name.isprintable():
+            raise UserError(f"{source} names no {kind}.")
+        parts[kind] = known.get(name)
+        found[kind] = name
+    for owner in _ORDER:
+        part = parts[owner]
+        mine = {name: fields.pop(name) for name in settings.hints(part) if name in fields}
+        try:
+            found |= settings.values(
+                settings.replaced(part, settings.read(part, mine, source)) if mine else part
+            )
+        except UserError as error:
+            text = str(error)
+            raise UserError(text if text.startswith(str(source)) else f"{source}: {text}") from None
+    # What is left belongs to parts from outside, or to none.
+    if fields and all(found[kind] in known for kind, (known, _) in KINDS.items()):
+        name = next(iter(fields))
+        raise UserError(f"{source}: unknown field {name}. {nearest(name, found)}")
     for name, value in fields.items():
-        hint = field_type(name, source)
         value = tuple(value) if isinstance(value, list) else value
-        if not _is(value, hint):
-            shown = json.dumps(value, default=str)  # TOML has dates.
-            raise UserError(f"{source}: {name} must be {type_name(hint)}, and is {shown}.")
-        # Else the same setting would name two directories, b=3 and b=3.0.
-        checked[name] = _as_float(value) if hint is float else value
-    return checked
+        simple = value if isinstance(value, tuple) else (value,)
+        if not all(each is None or isinstance(each, bool | int | float | str) for each in simple):
+            raise UserError(f"{source}: {name} must be a number, a text, or a list of these.")
+        found[name] = value
+    return Record(found)
 
 
-def _as_float(number: Any) -> float:
-    try:
-        return float(number)
-    except OverflowError:  # Of an int with hundreds of digits.
-        return math.inf
-
-
-def field_type(name: str, source: object) -> Any:
-    """The type of a field; an unknown one is refused with the nearest name."""
-    hints = typing.get_type_hints(Config)
-    if name not in hints:
-        raise UserError(f"{source}: unknown field {name}. {nearest(name, hints)}")
-    return hints[name]
-
-
-def type_name(hint: Any) -> str:
-    """
-    >>> type_name(int), type_name(int | None)
-    ('int', 'int | None')
-    """
-    return getattr(hint, "__name__", str(hint))
-
-
-def _is(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON is of a field's type.
-
-    >>> _is(3, float), _is(True, int), _is((1, 2), tuple[int, ...]), _is(None, int | None)
-    (True, False, True, True)
-    """
-    if typing.get_origin(hint) is Literal:
-        return True  # Config says which are valid, and which is the nearest.
-    if typing.get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_is(v, typing.get_args(hint)[0]) for v in value)
-    if isinstance(hint, types.UnionType):
-        return any(_is(value, each) for each in typing.get_args(hint))
-    if hint in (int, float) and isinstance(value, bool):
-        return False
-    return isinstance(value, (int, float) if hint is float else hint)
-
-
-def read(path: pathlib.Path) -> Config:
-    """The config of a `config.json`, a run's or one written by hand."""
+def read_fields(path: pathlib.Path) -> dict[str, Any]:
+    """The fields of a `config.json`, a run's or one written by hand, which may name only some."""
     try:
         fields = files.read_json(path)
     except FileNotFoundError:
         raise UserError(f"There is no config file {path}.") from None
     if not isinstance(fields, dict):
         raise UserError(f"{path} must hold one JSON object of settings.")
-    fields.pop("seed", None)  # A run's own file names its seed; a config serves any.
-    return from_json(fields, path)
+    return fields

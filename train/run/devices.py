@@ -1,12 +1,24 @@
-"""Which devices a run uses: what a user may ask for, checked before any work."""
+"""Which devices a run uses, and where everything lies on a mesh: the batches, the parameters, the
+tasks' moments.
 
+`jit` and `NamedSharding` do the rest: XLA splits the computation as its arrays are split.
+"""
+
+import contextlib
 import dataclasses
 import math
 import re
-from typing import Literal
+from collections.abc import Callable
+from typing import Any, Literal
 
+import jax
+import numpy as np
+import optax
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+import tag_optax
 from train.errors import UserError, nearest
-from train.run.config import Config
+from train.methods import Batch, TrainState
 
 AXES = ("data", "model")
 """What a mesh axis may be called: batches are split over data, parameters over model."""
@@ -24,41 +36,10 @@ class Devices:
     bank_axis: BankAxis = "none"
     """TAG: spread the tasks' moments over this mesh axis; none: they lie as the parameters do. With
     model, that axis splits the tasks and not the parameters."""
-    coordinator: str | None = None
-    """HOST:PORT of process 0, for a run over several hosts: start the same command on each. auto:
-    as jax.distributed finds it on a cluster."""
-    num_processes: int | None = None
-    """How many processes the run goes over."""
-    process_id: int | None = None
-    """Which of them this is, from 0."""
 
     def __post_init__(self) -> None:
         if self.mesh not in (None, "auto"):
             axis_sizes(self.mesh)
-        given = (self.num_processes is not None, self.process_id is not None)
-        if self.coordinator in (None, "auto"):
-            if any(given):
-                raise UserError(
-                    "--num-processes and --process-id need --coordinator HOST:PORT, where process "
-                    "0 runs and a port is free."
-                )
-            return
-        if not re.fullmatch(r"\S+:\d{1,5}", self.coordinator):
-            raise UserError(
-                f"--coordinator must be HOST:PORT or auto, and is {self.coordinator!r}."
-            )
-        if not all(given):
-            raise UserError(
-                "--coordinator HOST:PORT needs --num-processes N and --process-id I, a different "
-                "I from 0 to N - 1 for each process."
-            )
-        assert self.num_processes is not None
-        assert self.process_id is not None
-        if not 0 <= self.process_id < self.num_processes:
-            raise UserError(
-                f"--process-id must lie between 0 and {self.num_processes - 1}, and is "
-                f"{self.process_id}."
-            )
 
 
 def axis_sizes(text: str) -> dict[str, int]:
@@ -80,31 +61,29 @@ def axis_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def choose_axes(devices: Devices, config: Config, *, available: int) -> dict[str, int] | None:
-    """The axes of the mesh for a config, or None for one device.
+def choose_axes(devices: Devices, batch_size: int, *, available: int) -> dict[str, int] | None:
+    """The axes of the mesh for batches of this size, or None for one device.
 
     `auto` takes as many devices as divide a batch evenly.
 
-    >>> from train.run.config import preset
-    >>> cifar = preset("split-cifar100", "tag-rmsprop")  # In batches of 10.
-    >>> choose_axes(Devices(mesh="auto"), cifar, available=8)
+    >>> choose_axes(Devices(mesh="auto"), 10, available=8)
     {'data': 5}
-    >>> choose_axes(Devices(mesh="data=4"), cifar, available=8)
+    >>> choose_axes(Devices(mesh="data=4"), 10, available=8)
     Traceback (most recent call last):
     train.errors.UserError: --mesh data=4 cannot split batches of 10 evenly: give --batch-size 8 ...
     """
     if devices.mesh is None:
-        _check_bank(devices, config, {})
+        _check_bank(devices, {})
         return None
     if devices.mesh == "auto":
-        sizes = {"data": max(_divisors(config.batch_size, available))}
+        sizes = {"data": max(_divisors(batch_size, available))}
     else:
         sizes = axis_sizes(devices.mesh)
     wanted = math.prod(sizes.values())
     if wanted > available:
         raise UserError(f"--mesh {devices.mesh} needs {wanted} devices, and there are {available}.")
-    _check_batch(devices.mesh, sizes.get("data", 1), config.batch_size, available)
-    _check_bank(devices, config, sizes)
+    _check_batch(devices.mesh, sizes.get("data", 1), batch_size, available)
+    _check_bank(devices, sizes)
     return sizes
 
 
@@ -124,17 +103,155 @@ def _check_batch(mesh: str, data: int, batch_size: int, available: int) -> None:
     )
 
 
-def _check_bank(devices: Devices, config: Config, sizes: dict[str, int]) -> None:
+def _check_bank(devices: Devices, sizes: dict[str, int]) -> None:
     axis = devices.bank_axis
-    if axis == "none":
-        return
-    if axis not in sizes:
+    if axis != "none" and axis not in sizes:
         raise UserError(
             f"--bank-axis {axis} needs a mesh with that axis, as in --mesh {axis}=2, and --mesh is "
             f"{devices.mesh or 'not given'}."
         )
-    if not config.optimizer.startswith("tag-") or config.optimizer == "tag-self":
-        raise UserError(
-            f"--bank-axis {axis} needs a TAG optimizer that keeps its tasks' moments; with "
-            f"{config.optimizer} it would change nothing."
+
+
+class Layout:
+    """What the axes of a mesh split. Without a mesh: one device, and nothing is split."""
+
+    def __init__(self, mesh: Mesh | None = None, bank_axis: str | None = None):
+        self.mesh = mesh
+        self.bank_axis = bank_axis
+
+    @property
+    def splits_bank(self) -> bool:
+        """Whether devices hold different parts of the tasks' moments."""
+        return self.bank_axis is not None or self._splits_params
+
+    @property
+    def _splits_params(self) -> bool:
+        return self._size("model") > 1 and self.bank_axis != "model"
+
+    def _size(self, axis: str) -> int:
+        return 1 if self.mesh is None else self.mesh.shape.get(axis, 1)
+
+    def active(self) -> contextlib.AbstractContextManager[Any]:
+        """The mesh, for everything that is traced inside."""
+        return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
+
+    def capacity(self, tasks: int) -> int:
+        """Rows of the bank: one a task, and as many more as make the shares of the axis equal.
+
+        >>> Layout().capacity(10)
+        10
+        """
+        return self.rounded_up(tasks, self.bank_axis)
+
+    def rounded_up(self, number: int, axis: str | None = "data") -> int:
+        """The next multiple of an axis, whose devices then have equal shares."""
+        size = 1 if axis is None else self._size(axis)
+        return -(-number // size) * size
+
+    def everywhere(self) -> NamedSharding | None:
+        """All of an array on every device."""
+        return self._sharding()
+
+    def over_data(self) -> NamedSharding | None:
+        """Examples split over the data axis, if there is one."""
+        return self._sharding("data") if self._size("data") > 1 else None
+
+    def params(self, params: Any) -> Any:
+        """The shardings of parameters: whole, or each along one of its axes."""
+        return jax.tree.map(lambda p: self._sharding(*self._param_spec(p.shape)), params)
+
+    def _param_spec(self, shape: tuple[int, ...]) -> list[str | None]:
+        """The longest axis that can be split evenly, of the last ones where several are as long.
+
+        Vectors stay whole: splitting them saves nothing and costs an all-gather in every layer.
+        """
+        size = self._size("model")
+        spec: list[str | None] = [None] * len(shape)
+        fitting = [i for i, length in enumerate(shape) if length % size == 0]
+        if self._splits_params and len(shape) > 1 and fitting:
+            spec[max(fitting, key=lambda i: (shape[i], i))] = "model"
+        return spec
+
+    def state(
+        self, tx: optax.GradientTransformation, state: TrainState, axes: TrainState | None
+    ) -> TrainState | None:
+        """The shardings of a train state like the given one, which is that of one seed.
+
+        `axes` says where a state of several seeds has a seed axis in front; None for one seed.
+        """
+        if self.mesh is None:
+            return None
+        params = self.params(state.params)
+        whole = jax.tree.map(lambda _: self.everywhere(), state)
+        shardings = whole._replace(
+            params=params,
+            average=params if jax.tree.leaves(state.average) else (),
+            opt_state=tag_optax.state_sharding(
+                tx, state.params, params, mesh=self.mesh, task_axis=self.bank_axis
+            ),
         )
+        if axes is None:
+            return shardings
+
+        def after_seeds(axis: int | None, below: Any) -> Any:
+            if axis is None:
+                return below
+            return jax.tree.map(lambda s: self._sharding(None, *s.spec), below)
+
+        return jax.tree.map(after_seeds, axes, shardings, is_leaf=lambda axis: axis is None)
+
+    def batch(self, make: Callable[[slice], Batch], size: int, axis: int) -> Batch:
+        """A batch of `size` examples along an axis, split over the mesh's data axis if that fits.
+
+        `make` gives the examples of a slice of it: each process makes what its own devices need.
+        """
+        if self.mesh is None:
+            return make(slice(None))
+        split = "data" if "data" in self.mesh.shape and size % self._size("data") == 0 else None
+        places = NamedSharding(self.mesh, PartitionSpec(split))
+        slices = {
+            device: index[0].indices(size)[:2]
+            for device, index in places.addressable_devices_indices_map((size,)).items()
+            if index is not None
+        }
+        made = {bounds: make(slice(*bounds)) for bounds in set(slices.values())}
+        sharding = self._sharding(*[None] * axis, split)
+
+        def put(*parts: np.ndarray) -> jax.Array:
+            by_bounds = dict(zip(made, parts, strict=True))
+            shape = (*parts[0].shape[:axis], size, *parts[0].shape[axis + 1 :])
+            pieces = [by_bounds[bounds] for bounds in slices.values()]
+            return jax.make_array_from_single_device_arrays(
+                shape, sharding, jax.device_put(pieces, list(slices))
+            )
+
+        return jax.tree.map(put, *made.values())
+
+    def _sharding(self, *spec: str | None) -> Any:
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*spec))
+
+    def __str__(self) -> str:
+        """
+        >>> str(Layout())
+        'one device'
+        """
+        if self.mesh is None:
+            return "one device"
+        axes = ",".join(f"{name}={size}" for name, size in self.mesh.shape.items())
+        return f"mesh {axes}" + (f", tasks over {self.bank_axis}" if self.bank_axis else "")
+
+
+def make_layout(sizes: dict[str, int] | None, bank_axis: str = "none") -> Layout:
+    """The layout over a mesh of so many devices, or one device.
+
+    >>> print(make_layout({"data": 1, "model": 1}, "data"))
+    mesh data=1,model=1, tasks over data
+    """
+    if sizes is None:
+        return Layout()
+    automatic = (AxisType.Auto,) * len(sizes)
+    count = int(np.prod(list(sizes.values())))
+    mesh = jax.make_mesh(
+        tuple(sizes.values()), tuple(sizes), automatic, devices=jax.devices()[:count]
+    )
+    return Layout(mesh, None if bank_axis == "none" else bank_axis)

@@ -2,54 +2,53 @@
 
 import collections
 import functools
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 import tag_optax
-from train import methods, optimizers
-from train.models import build_model
-from train.models.pretrained import import_weights
-from train.run import batches, problem, step
-from train.run.batches import Batch
+from train.errors import UserError
+from train.methods import Batch, TrainState, problem
+from train.run import batches, step
 from train.run.config import Config
+from train.run.devices import Layout
 from train.run.fingerprint import fingerprints
-from train.run.layout import Layout
-from train.run.state import TrainState, init_state, random_key
+from train.run.setup import Setup
 from train.run.step import Outcome
-from train.streams.types import Examples, Stream, check
+from train.streams import Examples, Stream
 
 ONE_DEVICE = Layout()
 
 
-def default_steps_per_call(model: str, platform: str) -> int:
+def default_steps_per_call(convolves: bool, platform: str) -> int:
     """How many steps a compiled call should hold.
 
     On a CPU, XLA runs convolutions inside a loop several times slower than outside, while a small
     perceptron's step is mostly dispatch (`benchmarks/stream_throughput.py`). On accelerators
     fewer calls leave the host more time.
 
-    >>> default_steps_per_call("resnet18", "cpu")
+    >>> default_steps_per_call(True, "cpu")
     1
     """
     if platform != "cpu":
         return 25
-    return 50 if model == "mlp" else 1
+    return 1 if convolves else 50
 
 
-def default_evaluated(model: str, platform: str, pixels: int) -> int:
-    """How many images of so many pixels an evaluation call should hold.
+def default_evaluated(convolves: bool, platform: str, pixels: int) -> int:
+    """How many examples of so many pixels an evaluation call should hold.
 
     Enough to fill a device, few enough for 224x224 images. On a CPU, convolutions are a quarter
     faster while their maps stay in its caches.
 
-    >>> default_evaluated("resnet18-reduced", "cpu", 32 * 32)
+    >>> default_evaluated(True, "cpu", 32 * 32)
     64
     """
-    at_once = 2**16 if platform == "cpu" and model != "mlp" else 2**18
+    at_once = 2**16 if platform == "cpu" and convolves else 2**18
     return int(np.clip(at_once // pixels, 16, 500))
 
 
@@ -62,180 +61,216 @@ class Engine:
     """
 
     def __init__(
-        self,
-        config: Config,
-        stream: Stream,
-        num_seeds: int = 1,
-        layout: Layout = ONE_DEVICE,
+        self, config: Config, stream: Stream, num_seeds: int = 1, layout: Layout = ONE_DEVICE
     ):
-        check(stream, config.evaluate_on)
+        run = config.run
+        stream.check(run.evaluate_on)
         self.config = config
         self.stream = stream
         self.num_seeds = num_seeds
         self.layout = layout
-        self.steps_per_call = config.steps_per_call or default_steps_per_call(
-            config.model, jax.default_backend()
+        self.method = config.method.value
+        tasks = len(stream.tasks)
+        if run.capacity is not None and run.capacity < tasks:
+            raise UserError(
+                f"--capacity {run.capacity} is less than the {tasks} tasks of {stream.name}."
+            )
+        self._capacity = layout.capacity(max(run.capacity or 0, tasks))
+        self._setup = Setup(config, stream, layout, self._capacity)
+        params, stats = self._setup.shapes
+        self.method.check(stream, stats)
+        self.problem = self._setup.problem
+        self._setup.check()
+        convolves = any(leaf.ndim > 3 for leaf in jax.tree.leaves(params))
+        platform = jax.default_backend()
+        self.steps_per_call = run.steps_per_call or default_steps_per_call(convolves, platform)
+        pixels = math.prod(stream.input_shape[:2]) or 1
+        longest = max(len(self._judged(task)) for task in range(tasks))
+        self._evaluated = layout.rounded_up(
+            min(longest, default_evaluated(convolves, platform, pixels))
         )
-        height, width, _ = stream.image_shape
-        longest = max(len(self._judged(task)) for task in range(len(stream.tasks)))
-        fitting = default_evaluated(config.model, jax.default_backend(), height * width)
-        self._evaluated = layout.rounded_up(min(longest, fitting))
-        self.method = methods.make(config, stream)
-        self._tx = self._optimizer(layout.capacity(config.num_tasks))
-        graphdef, params, batch_stats = self._fresh_model(seed=0)
-        if config.pretrained is not None:
-            # Weights that do not fit must fail here, before there is a run to resume.
-            import_weights(config.pretrained, params, batch_stats)
-        self.problem = problem.make_problem(graphdef, stream, layout.over_data())
-        # Learning everything at once, there is one task, and no other to be related to.
-        self.has_alpha = config.optimizer.startswith("tag-") and not self.method.joint
+        self._update = self._setup.update(self.steps())
         # One count and one task for all seeds; everything else has a seed axis.
         self._axes: Any = TrainState(
             step=None,  # type: ignore[arg-type]
             rng=0,  # type: ignore[arg-type]
             params=0,
-            batch_stats=0,
-            opt_state=tag_optax.vmap_axes(self._tx, params),
+            stats=0,
+            opt_state=tag_optax.vmap_axes(self._update.tx, params),
             memory=0,
+            average=0,
             alpha_sum=0,  # type: ignore[arg-type]
         )
         self.traced: collections.Counter[str] = collections.Counter()
         """How often each function was traced, and so compiled: once for a whole stream."""
-        self._start_shapes = jax.eval_shape(lambda: (random_key(0), params, batch_stats))
-        one_seed = jax.eval_shape(
-            functools.partial(self._init_state, self._tx), *self._start_shapes
+        self._one_seed = self._setup.state_shapes(self._update)
+        self._place_one = layout.state(self._update.tx, self._one_seed, None)
+        self._check_bank_axis()
+        shardings = layout.state(
+            self._update.tx, self._one_seed, self._axes if num_seeds > 1 else None
         )
-        shardings = layout.state(self._tx, one_seed, self._axes if num_seeds > 1 else None)
-        self._shardings = shardings
         everywhere = layout.everywhere()
-        self._init = jax.jit(functools.partial(self._init_call, self._tx), out_shardings=shardings)
+        init = functools.partial(self._setup.init_state, self._update)
+        self._init = jax.jit(init, out_shardings=self._place_one)
+        self._join = jax.jit(self._join_call, out_shardings=shardings)
+        self._split = jax.jit(self._split_call, out_shardings=self._place_one)
         self._train = jax.jit(
             self._train_call, donate_argnums=0, out_shardings=(shardings, everywhere)
         )
         self._revisit = jax.jit(self._revisit_call, donate_argnums=0, out_shardings=shardings)
-        self._count_correct = jax.jit(self._evaluate_call, out_shardings=everywhere)
+        self._total_score = jax.jit(self._evaluate_call, out_shardings=everywhere)
         self._fingerprints = jax.jit(fingerprints, out_shardings=everywhere)
         self._finite = jax.jit(self._finite_call, out_shardings=everywhere)
 
+    @property
+    def has_alpha(self) -> bool:
+        """Whether TAG weighs the tasks."""
+        return self._update.has_alpha
+
+    @property
+    def scores_are_shares(self) -> bool:
+        """Whether scores are accuracies, shown in percent."""
+        return self.problem.score is problem.accuracy
+
     def steps(self) -> list[int]:
-        """The steps of each stage of a run: a task, or all tasks at once."""
-        size = self.config.batch_size
-        examples = [sum(map(len, self._parts(stage).values())) for stage in self._stages()]
-        return [self.config.epochs * batches.steps_per_epoch(n, size) for n in examples]
+        """The steps of each task; a joint method learns all tasks as one."""
+        size = self.config.run.batch_size
+        tasks = range(1 if self.method.joint else len(self.stream.tasks))
+        examples = [sum(map(len, self._parts(task).values())) for task in tasks]
+        return [self.config.run.epochs * batches.steps_per_epoch(n, size) for n in examples]
 
-    def learned_after(self, stage: int) -> range:
-        """The tasks that have been learned when a stage ends."""
-        return range(self._tasks_of(stage).stop)
+    def learned_after(self, task: int) -> range:
+        """The tasks that have been learned when one ends."""
+        return range(len(self.stream.tasks) if self.method.joint else task + 1)
 
-    def _optimizer(self, capacity: int) -> optax.GradientTransformationExtraArgs:
-        skip_unseen = not self.layout.splits_bank
-        return self.method.chain(
-            optimizers.make(self.config, capacity=capacity, skip_unseen=skip_unseen)
-        )
+    def _parts(self, task: int) -> dict[int, Examples]:
+        """The examples that are learned, by the task they belong to."""
+        learned = range(len(self.stream.tasks)) if self.method.joint else range(task, task + 1)
+        return {each: self.stream.tasks[each].train for each in learned}
 
-    def _stages(self) -> range:
-        return range(1 if self.method.joint else len(self.stream.tasks))
+    def _check_bank_axis(self) -> None:
+        axis = self.layout.bank_axis
+        if axis is None or self._place_one is None:
+            return
+        places = jax.tree.leaves(self._place_one.opt_state)
+        if not any(axis in tuple(place.spec) for place in places):
+            raise UserError(
+                f"--bank-axis {axis} needs an optimizer that keeps moments of "
+                f"every task, such as tag-rmsprop; with {self.config.optimizer.name} it would "
+                "change nothing."
+            )
 
-    def _tasks_of(self, stage: int) -> range:
-        """The tasks whose data a stage learns."""
-        return range(len(self.stream.tasks)) if self.method.joint else range(stage, stage + 1)
-
-    def _parts(self, stage: int) -> dict[int, Examples]:
-        return {task: self.stream.tasks[task].train for task in self._tasks_of(stage)}
-
-    def init(self, seeds: tuple[int, ...]) -> TrainState:
+    def init(self, seeds: Sequence[int]) -> TrainState:
         """The state before the first step."""
+        return self.join([self.init_one(seed) for seed in seeds])
+
+    def init_one(self, seed: int) -> TrainState:
+        """The state of one seed before the first step."""
         # From the host: each device takes its part, and several processes start from the same.
-        starts = jax.device_get([self._start(seed) for seed in seeds])
+        start = jax.device_get((step.random_key(seed), *self._setup.start(seed)))
         with self.layout.active():
-            return self._init(jax.tree.map(lambda *leaves: np.stack(leaves), *starts))
+            return self._init(*start)
+
+    def join(self, states: Sequence[TrainState]) -> TrainState:
+        """The states of several seeds side by side."""
+        if self.num_seeds == 1:
+            return states[0]
+        with self.layout.active():
+            return self._join(tuple(states))
+
+    def split(self, state: TrainState, index: int) -> TrainState:
+        """The state of one seed."""
+        if self.num_seeds == 1:
+            return state
+        with self.layout.active():
+            return self._split(state, np.int32(index))
 
     def shapes(self) -> TrainState:
-        """The shapes of a state and where its arrays lie, without allocating any."""
-        shapes = self._shapes_of(self._tx)
-        places = self._shardings
+        """The shapes of one seed's state and where its arrays lie, without allocating any."""
+        places = self._place_one
         if places is None:
             device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-            places = jax.tree.map(lambda _: device, shapes)
+            places = jax.tree.map(lambda _: device, self._one_seed)
         return jax.tree.map(
             lambda shape, place: jax.ShapeDtypeStruct(shape.shape, shape.dtype, sharding=place),
-            shapes,
+            self._one_seed,
             places,
         )
 
     def resizable(self) -> frozenset[str]:
-        """The arrays of a state with a row for each task that there is room for."""
-        leaves, _ = jax.tree.flatten_with_path(self._shapes_of(self._tx))
-        roomier = self._optimizer(self.layout.capacity(self.config.num_tasks) + 1)
-        more_leaves = jax.tree.leaves(self._shapes_of(roomier))
+        """The arrays of a state that a longer stream, or more capacity, makes larger."""
+        more = Setup(self.config, self.stream, self.layout, self._capacity + 1, more=1)
+        larger = jax.tree.leaves(more.state_shapes(more.update(self.steps())))
+        leaves, _ = jax.tree.flatten_with_path(self._one_seed)
         return frozenset(
             jax.tree_util.keystr(path)
-            for (path, leaf), more in zip(leaves, more_leaves, strict=True)
-            if leaf.shape != more.shape
+            for (path, leaf), other in zip(leaves, larger, strict=True)
+            if leaf.shape != other.shape
         )
 
-    def _shapes_of(self, tx: optax.GradientTransformationExtraArgs) -> TrainState:
-        def stacked(shape: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct((self.num_seeds, *shape.shape), shape.dtype)
+    def resized(self, saved: TrainState, seed: int) -> TrainState:
+        """A state for fewer or more tasks, in these shapes; what is new is as at the start."""
+        if jax.tree.map(jnp.shape, saved) == jax.tree.map(jnp.shape, self._one_seed):
+            return saved
 
-        starts = jax.tree.map(stacked, self._start_shapes)
-        return jax.eval_shape(functools.partial(self._init_call, tx), starts)
+        def fit(fresh: jax.Array, old: jax.Array) -> jax.Array:
+            if fresh.shape == old.shape:
+                return old
+            both = tuple(slice(min(pair)) for pair in zip(fresh.shape, old.shape, strict=True))
+            return fresh.at[both].set(old[both])
+
+        resize = jax.jit(
+            lambda fresh, old: jax.tree.map(fit, fresh, old), out_shardings=self._place_one
+        )
+        with self.layout.active():
+            return resize(self.init_one(seed), saved)
 
     def train(
-        self, state: TrainState, seeds: tuple[int, ...], stage: int, steps: range
+        self, state: TrainState, seeds: tuple[int, ...], task: int, steps: range
     ) -> tuple[TrainState, Outcome]:
-        """Up to `steps_per_call` steps of a stage; donates the state. Outcomes: [step, seed]."""
-        # The shapes of a call never change: batches behind the steps asked for are not used.
+        """Up to `steps_per_call` steps of a task; donates the state. Outcomes: [step, seed]."""
+        # The shapes of a call never change: batches beyond the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
-        parts, size = self._parts(stage), self.config.batch_size
-        in_turn = self.config.multitask_order == "in-turn"
+        parts, size = self._parts(task), self.config.run.batch_size
 
         def make(part: slice) -> Batch:
             return batches.take(
-                parts, seeds, stage, taken, batch_size=size, in_turn=in_turn, of_batch=part
+                *(parts, seeds, task, taken),
+                batch_size=size,
+                in_turn=self.method.in_turn,
+                of_batch=part,
             )
 
         with self.layout.active():
             batch = self.layout.batch(make, size, axis=2)
-            state, outcomes = self._train(state, batch, np.int32(stage), np.int32(len(steps)))
+            numbers = np.int32(task), np.int32(steps.start), np.int32(len(steps))
+            state, outcomes = self._train(state, batch, *numbers)
             return state, jax.tree.map(lambda x: x[: len(steps)], outcomes)
 
-    def end_stage(self, state: TrainState, seeds: tuple[int, ...], stage: int) -> TrainState:
+    def end_task(self, state: TrainState, seeds: tuple[int, ...], task: int) -> TrainState:
         """What the method keeps of the tasks just learned; donates the state."""
-        for task, examples in self._parts(stage).items():
+        for each, examples in self._parts(task).items():
             count = self.method.num_revisited(len(examples))
-            size = max(1, min(count, self.method.revisited_at_once(count)))
+            at_once = self.method.revisited_at_once(count, self.config.run.batch_size)
+            size = max(1, min(count, at_once))
             for start in range(0, count, size):
-                state = self._revisit_some(state, seeds, task, examples, count, start, size)
+                make = functools.partial(
+                    batches.revisited, examples, seeds, each, count, start, batch_size=size
+                )
+                with self.layout.active():
+                    batch = self.layout.batch(lambda part: make(of_batch=part), size, axis=1)  # noqa: B023
+                    state = self._revisit(state, batch, np.int32(each))
         return state
 
-    def _revisit_some(
-        self,
-        state: TrainState,
-        seeds: tuple[int, ...],
-        task: int,
-        examples: Examples,
-        count: int,
-        start: int,
-        size: int,
-    ) -> TrainState:
-        def make(part: slice) -> Batch:
-            return batches.revisited(
-                examples, seeds, task, count, start, batch_size=size, of_batch=part
-            )
-
-        with self.layout.active():
-            return self._revisit(state, self.layout.batch(make, size, axis=1), np.int32(task))
-
-    def accuracies(self, state: TrainState, tasks: range) -> np.ndarray:
-        """float64[seed, task]: the share of each task's examples classified right."""
-        counts = [self._right(state, task, self._judged(task)) for task in tasks]
-        right = [np.sum(blocks, axis=0, dtype=np.float64) for blocks in jax.device_get(counts)]
+    def scores(self, state: TrainState, tasks: range) -> np.ndarray:
+        """float64[seed, task]: the mean score over each task's examples."""
+        totals = [self._totals(state, task, self._judged(task)) for task in tasks]
+        added = [np.sum(blocks, axis=0, dtype=np.float64) for blocks in jax.device_get(totals)]
         sizes = [len(self._judged(task)) for task in tasks]
-        return np.stack(right, axis=1) / np.array([sizes])
+        return np.stack(added, axis=1) / np.array([sizes])
 
     def fingerprint(self, state: TrainState) -> dict[str, int]:
-        """A number for each array, by its name."""
+        """A number for each array of one seed's state, by its name."""
         with self.layout.active():
             return {k: int(v) for k, v in jax.device_get(self._fingerprints(state)).items()}
 
@@ -245,71 +280,46 @@ class Engine:
             return np.asarray(self._finite(state))
 
     def _judged(self, task: int) -> Examples:
-        part = self.stream.tasks[task]
-        return part.test if self.config.evaluate_on == "test" else part.validation
+        return getattr(self.stream.tasks[task], self.config.run.evaluate_on)
 
-    def _right(self, state: TrainState, task: int, examples: Examples) -> list[jax.Array]:
-        """How many examples are classified right, block by block."""
+    def _totals(self, state: TrainState, task: int, examples: Examples) -> list[jax.Array]:
+        """The scores added up, block by block."""
         size = self._evaluated
 
-        def count(start: int) -> jax.Array:
+        def total(start: int) -> jax.Array:
             batch = self.layout.batch(
                 lambda part: batches.block(examples, task, start, size, part), size, axis=0
             )
-            return self._count_correct(state.params, state.batch_stats, batch)
+            return self._total_score(evaluated_params(state), state.stats, batch)
 
         with self.layout.active():
-            return [count(start) for start in range(0, len(examples), size)]
+            return [total(start) for start in range(0, len(examples), size)]
 
-    def _fresh_model(self, seed: int) -> tuple[Any, Any, Any]:
-        return build_model(
-            self.config.model,
-            image_shape=self.stream.image_shape,
-            num_outputs=self.stream.num_outputs,
-            seed=seed,
-            dropout=self.config.dropout,
-            hidden=self.config.hidden,
-        )
+    def _join_call(self, states: tuple[TrainState, ...]) -> TrainState:
+        def stack(axis: int | None, *parts: Any) -> Any:
+            return parts[0] if axis is None else jax.tree.map(lambda *x: jnp.stack(x), *parts)
 
-    def _start(self, seed: int) -> tuple[jax.Array, Any, Any]:
-        """Where a seed begins: its random key, parameters and batch statistics."""
-        _, params, batch_stats = self._fresh_model(seed)
-        if self.config.pretrained is not None:
-            params, batch_stats = import_weights(self.config.pretrained, params, batch_stats)
-        return random_key(seed), params, batch_stats
+        return jax.tree.map(stack, self._axes, *states, is_leaf=lambda axis: axis is None)
 
-    def _init_state(
-        self,
-        tx: optax.GradientTransformationExtraArgs,
-        rng: jax.Array,
-        params: Any,
-        batch_stats: Any,
-    ) -> TrainState:
-        tasks, memory = len(self.stream.tasks), self.method.init_memory()
-        return init_state(tx, tasks, memory, rng, params, batch_stats)
+    def _split_call(self, state: TrainState, index: jax.Array) -> TrainState:
+        def pick(axis: int | None, part: Any) -> Any:
+            return part if axis is None else jax.tree.map(lambda x: x[index], part)
 
-    def _init_call(
-        self, tx: optax.GradientTransformationExtraArgs, starts: tuple[jax.Array, Any, Any]
-    ) -> TrainState:
-        init = functools.partial(self._init_state, tx)
-        if self.num_seeds == 1:
-            return init(*jax.tree.map(lambda x: x[0], starts))
-        return jax.vmap(init, out_axes=self._axes)(*starts)
+        return jax.tree.map(pick, self._axes, state, is_leaf=lambda axis: axis is None)
 
     def _train_call(
-        self, state: TrainState, batch: Batch, task: jax.Array, count: jax.Array
+        self,
+        state: TrainState,
+        batch: Batch,
+        task: jax.Array,
+        first: jax.Array,
+        count: jax.Array,
     ) -> tuple[TrainState, Outcome]:
         self.traced["train"] += 1
 
-        def one_step(state: TrainState, batch: Batch, task: jax.Array) -> Any:
+        def one_step(state: TrainState, batch: Batch, number: jax.Array) -> Any:
             return step.train_step(
-                self.problem,
-                self.method,
-                self._tx,
-                state,
-                batch,
-                task,
-                has_alpha=self.has_alpha,
+                self.problem, self.method, self._update, state, batch, task, number
             )
 
         if self.num_seeds == 1:
@@ -317,9 +327,9 @@ class Engine:
         else:
             one_step = jax.vmap(one_step, (self._axes, 0, None), (self._axes, 0))
         if self.steps_per_call == 1:
-            state, outcomes = one_step(state, jax.tree.map(lambda x: x[0], batch), task)
+            state, outcomes = one_step(state, jax.tree.map(lambda x: x[0], batch), first)
         else:
-            state, outcomes = step.several_steps(one_step, state, batch, task, count)
+            state, outcomes = step.several_steps(one_step, state, batch, first, count)
         shape = (self.steps_per_call, self.num_seeds)
         return state, jax.tree.map(lambda x: x.reshape(shape), outcomes)
 
@@ -333,17 +343,19 @@ class Engine:
             return revisit(state, jax.tree.map(lambda x: x[0], batch), task)
         return jax.vmap(revisit, (self._axes, 0, None), self._axes)(state, batch, task)
 
-    def _evaluate_call(self, params: Any, batch_stats: Any, batch: Batch) -> jax.Array:
+    def _evaluate_call(self, params: Any, stats: Any, batch: Batch) -> jax.Array:
         self.traced["evaluate"] += 1
-
-        def count(params: Any, batch_stats: Any) -> jax.Array:
-            return problem.count_correct(self.problem, params, batch_stats, batch)
-
+        total = functools.partial(problem.total_score, self.problem)
         if self.num_seeds == 1:
-            return count(params, batch_stats)[None]
-        return jax.vmap(count)(params, batch_stats)
+            return total(params, stats, batch)[None]
+        return jax.vmap(total, (0, 0, None))(params, stats, batch)
 
     def _finite_call(self, state: TrainState) -> jax.Array:
         if self.num_seeds == 1:
             return step.all_finite(state)[None]
         return jax.vmap(step.all_finite, (self._axes,))(state)
+
+
+def evaluated_params(state: TrainState) -> Any:
+    """The parameters that are evaluated: their average, where there is one."""
+    return state.average if jax.tree.leaves(state.average) else state.params

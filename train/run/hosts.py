@@ -1,31 +1,28 @@
-"""A run over several processes: starting together, stopping together, noticing that one is gone.
+"""A run over several processes: agreeing, stopping together, noticing that one is gone.
 
 All of it is `jax.distributed`'s: its coordinator knows the processes, its preemption service
 agrees on the step at which all of them stop, and its heartbeats end those that wait for a dead one.
 """
 
 import contextlib
+import json
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import FrameType
-from typing import NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
 from train.errors import DIVERGED, FAILED, LOST, REFUSED, UserError
-from train.launch import guard
 from train.run import signals
-from train.run.devices import Devices
 
 Result = TypeVar("Result")
 
-_HEARTBEAT_SECONDS = 30  # How long a process may be silent, where its connections stay open.
-_START_SECONDS = 300  # How long the first process waits for the last.
 # How gloo, NCCL and the coordinator speak of a peer that is not there.
 _SIGNS = re.compile(
     r"gloo|nccl|connection (reset|closed|refused)|coordination|heartbeat|UNAVAILABLE|"
@@ -36,28 +33,6 @@ _SIGNS = re.compile(
 
 class Lost(Exception):
     """Another process of the run does not answer any more."""
-
-
-def start(devices: Devices) -> None:
-    """Joins the other processes of a run; before anything else is asked of JAX."""
-    if devices.coordinator is None:
-        return
-    guard.watch_parent()
-    try:
-        jax.distributed.initialize(
-            None if devices.coordinator == "auto" else devices.coordinator,
-            devices.num_processes,
-            devices.process_id,
-            initialization_timeout=_START_SECONDS,
-            heartbeat_timeout_seconds=_HEARTBEAT_SECONDS,
-            shutdown_timeout_seconds=_HEARTBEAT_SECONDS,
-        )
-    except (RuntimeError, ValueError) as error:
-        where = "found by itself" if devices.coordinator == "auto" else devices.coordinator
-        raise UserError(
-            f"Cannot join the run's processes, with the coordinator {where}: {error}. Start the "
-            "same command on every host, each with its own --process-id."
-        ) from error
 
 
 def is_first() -> bool:
@@ -94,6 +69,29 @@ def as_first(look: Callable[[], list[bool]], count: int) -> list[bool]:
     return (
         multihost_utils.broadcast_one_to_all(np.array(found)).tolist() if are_several() else found
     )
+
+
+def check_agreed(settings: Mapping[str, Any]) -> None:
+    """Raises UserError in every process where one was started with other settings."""
+    if not are_several():
+        return
+    mine = json.dumps(settings, sort_keys=True, default=str).encode()
+    longest = int(np.max(multihost_utils.process_allgather(np.array(len(mine)))))
+    padded = np.frombuffer(mine.ljust(longest), np.uint8)
+    texts = [bytes(row).decode() for row in multihost_utils.process_allgather(padded)]
+    first = json.loads(texts[0])
+    for process, text in enumerate(texts):
+        other = json.loads(text)
+        different = [
+            f"{name} is {first.get(name)} in process 0 and {other.get(name)} in process {process}"
+            for name in sorted(first.keys() | other.keys())
+            if first.get(name) != other.get(name)
+        ]
+        if different:
+            raise UserError(
+                f"The processes of this run were started with other settings: "
+                f"{'; '.join(different)}. Start the same command in all of them."
+            )
 
 
 @contextlib.contextmanager

@@ -3,88 +3,127 @@
 import contextlib
 import dataclasses
 import math
-import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from train.launch.display import Display
+from train.methods import TrainState
 from train.run import hosts, metrics
 from train.run.checkpoint import Checkpoints
+from train.run.directory import Bystander, Keeping, RunDirectory
 from train.run.engine import Engine
-from train.run.history import History
-from train.run.rundir import Bystander, RunDirectory
+from train.run.progress import RunProgress
+from train.run.records import Matrices, Progress, to_nested
 from train.run.signals import Stopped
 from train.run.step import Outcome
 
 
+class SeedRun:
+    """One seed of a run, as far as it has come: its state, its records, its checkpoints."""
+
+    def __init__(self, engine: Engine, directory: RunDirectory | Bystander, keeping: Keeping):
+        self.seed = directory.seed
+        self.directory = directory
+        self.progress = Progress()
+        self.notes: list[str] = []
+        """What was found when the run was opened, for the user."""
+        self._checkpoints = None
+        if directory.checkpoints is not None:
+            self._checkpoints = Checkpoints(
+                directory.checkpoints, keep=keeping.keep, fingerprint=engine.fingerprint
+            )
+        self._begun = self._checkpoints is not None and self._checkpoints.latest() is not None
+        mark = None
+        if self._begun:
+            assert self._checkpoints is not None
+            saved, notes, self.notes = self._checkpoints.restore(
+                engine.shapes(), resizable=engine.resizable()
+            )
+            self.state = engine.resized(saved, self.seed)
+            mark = notes.pop("metrics")
+            self.progress = Progress(**notes)
+        else:
+            hosts.together(directory.check_no_records)
+            self.state = engine.init_one(self.seed)
+        tasks = [task.name for task in engine.stream.tasks]
+        self.matrices = Matrices.empty(
+            tasks, list(engine.stream.sources), has_alpha=engine.has_alpha
+        )
+        total = sum(engine.steps()[: self.progress.task]) + self.progress.step
+        self.recorder = directory.recorder(mark, tensorboard=keeping.tensorboard, total_steps=total)
+        for record in self.recorder.records:
+            if record["kind"] == "eval":
+                self.matrices.take(record, engine.learned_after(record["task"] - 1).stop - 1)
+
+    def begin(self) -> None:
+        """From here on a run that has records and no checkpoint has lost it."""
+        if not self._begun:
+            self.save(0, self.state, wait=True)
+
+    def save(self, total: int, state: TrainState, *, wait: bool = False) -> None:
+        if self._checkpoints is not None:
+            notes = dataclasses.asdict(self.progress) | {"metrics": self.recorder.mark()}
+            self._checkpoints.save(total, state, notes, wait=wait)
+
+    def kept(self) -> str:
+        latest = None if self._checkpoints is None else self._checkpoints.latest()
+        return "" if latest is None else f" The state at step {latest} is kept."
+
+    def close(self, *, answering: bool = True) -> None:
+        """Without answering, other processes are gone, and a checkpoint would wait for them."""
+        try:
+            if answering and self._checkpoints is not None:
+                self._checkpoints.close()
+        finally:
+            self.recorder.close()
+
+
 class Run:
-    """A stream learned by one seed, or by several side by side."""
+    """A stream learned by one seed, or by several side by side that stand at the same step."""
 
     def __init__(
         self,
         engine: Engine,
-        directories: list[RunDirectory] | list[Bystander],
-        checkpoint_directory: pathlib.Path,
-        *,
-        checkpoint_every: int,
-        keep: int,
-        tensorboard: bool = False,
-        stop_after: int | None = None,
-        display: Display,
+        runs: Sequence[SeedRun],
+        keeping: Keeping,
+        display: RunProgress,
     ):
         self._engine = engine
-        self._directories = directories
-        self._seeds = tuple(directory.seed for directory in directories)
-        self._checkpoint_every = checkpoint_every
-        self._steps = engine.steps()  # Of each stage: a task, or all tasks at once.
-        self._checkpoints = Checkpoints(
-            checkpoint_directory, keep=keep, fingerprint=engine.fingerprint
-        )
-        if self._checkpoints.latest() is None:
-            hosts.together(
-                lambda: [each.check_no_records(checkpoint_directory) for each in directories]
-            )
-            self._state = engine.init(self._seeds)
-            self._history = History.start(len(self._seeds), len(engine.stream.tasks))
-            # From here on a run that has records and no checkpoint has lost it.
-            self._save(wait=True)
-        else:
-            self._state, self._history, notes = self._checkpoints.restore(
-                engine.shapes(), resizable=engine.resizable()
-            )
-            for note in notes:
+        self._runs = runs
+        self._seeds = tuple(run.seed for run in runs)
+        self._every = keeping.checkpoint_every
+        self._steps = engine.steps()
+        self.task, self.step = runs[0].progress.task, runs[0].progress.step
+        self._state = engine.join([run.state for run in runs])
+        for run in runs:
+            run.begin()
+            for note in run.notes:
                 display.say(f"{note} Going on from step {self._total()}.")
-        self._recorders = [
-            directory.recorder(records, tensorboard=tensorboard)
-            for directory, records in zip(directories, self._history.records, strict=True)
-        ]
-        self._end = min(stop_after or len(self._steps), len(self._steps))
+        self._end = min(keeping.stop_after or len(self._steps), len(self._steps))
         self._underway: tuple[range, Outcome] | None = None
         self._display = display
 
     def finish(self) -> dict[int, str]:
         """Goes on from where the run stands to its end, or for as many tasks as it was asked to.
 
-        Returns the seeds that failed, and why.
+        Returns the seeds that failed, and why. The seeds' states are at their ends then.
 
         Raises Stopped after a signal, with everything saved.
         """
-        history = self._history
         with (
             hosts.catch_stop() as stop_signal,
             self._closing(),
             hosts.noticing(),
             self._display.showing(),
         ):
-            while history.task < self._end and self._going():
+            while self.task < self._end and self._going():
                 steps = self._some_steps()
-                learned = history.step == self._steps[history.task]
-                before = self._total_steps(history.task, 0)
+                learned = self.step == self._steps[self.task]
+                before = sum(self._steps[: self.task])
                 signum = stop_signal(range(before + steps.start + 1, before + steps.stop + 1))
-                if learned or signum is not None or history.step % self._checkpoint_every == 0:
+                if learned or signum is not None or self.step % self._every == 0:
                     self._take_losses()
                     if not self._going():
                         break
@@ -93,12 +132,17 @@ class Run:
                         if not self._going():
                             break
                     self._save()
-                if signum is not None and history.task < self._end:
-                    raise Stopped(signum, f"task {history.task + 1}, step {history.step}")
-        return {self._seeds[position]: why for position, why in history.failed.items()}
+                if signum is not None and self.task < self._end:
+                    raise Stopped(signum, f"task {self.task + 1}, step {self.step}")
+            for index, run in enumerate(self._runs):
+                run.state = self._engine.split(self._state, index)
+        return {run.seed: run.progress.failed for run in self._runs if run.progress.failed}
+
+    def _well(self) -> list[int]:
+        return [i for i, run in enumerate(self._runs) if run.progress.failed is None]
 
     def _going(self) -> bool:
-        return len(self._history.failed) < len(self._seeds)
+        return bool(self._well())
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
@@ -109,28 +153,26 @@ class Run:
             answering = False
             raise
         finally:
-            if answering:  # Else a checkpoint under way would wait for the process that is gone.
-                self._checkpoints.close()
-            for recorder in self._recorders:
-                recorder.close()
+            with contextlib.ExitStack() as stack:
+                for run in self._runs:
+                    stack.callback(run.close, answering=answering)
 
-    def _total_steps(self, task: int, step: int) -> int:
-        return sum(self._steps[:task]) + step
+    def _total(self) -> int:
+        return sum(self._steps[: self.task]) + self.step
 
     def _some_steps(self) -> range:
         """One call's worth of steps, not past the task's end or the next checkpoint."""
-        history, every = self._history, self._checkpoint_every
         end = min(
-            history.step + self._engine.steps_per_call,
-            self._steps[history.task],
-            (history.step // every + 1) * every,
+            self.step + self._engine.steps_per_call,
+            self._steps[self.task],
+            (self.step // self._every + 1) * self._every,
         )
-        steps = range(history.step, end)
-        self._state, outcomes = self._engine.train(self._state, self._seeds, history.task, steps)
+        steps = range(self.step, end)
+        self._state, outcomes = self._engine.train(self._state, self._seeds, self.task, steps)
         # The device is busy with this call; meanwhile the host looks at the one before it.
         self._take_losses()
         self._underway = steps, outcomes
-        history.step = end
+        self.step = end
         return steps
 
     def _take_losses(self) -> None:
@@ -141,86 +183,93 @@ class Run:
         losses, finite = jax.device_get(outcomes)
         taken = np.asarray(losses, np.float64)
         for step, by_seed, well in zip(steps, taken, finite, strict=True):
-            for seed, loss in enumerate(by_seed):
-                if seed not in self._history.failed:
-                    self._take_loss(seed, step + 1, float(loss), bool(well[seed]))
-        self._display.step(self._history.task, steps.stop, float(np.mean(taken)))
+            for index in self._well():
+                loss = float(by_seed[index])
+                self._take_loss(self._runs[index], step + 1, loss, bool(well[index]))
+        self._display.step(self.task, steps.stop, float(np.mean(taken)))
 
-    def _take_loss(self, seed: int, step: int, loss: float, finite: bool) -> None:
-        history, task = self._history, self._history.task
+    def _take_loss(self, run: SeedRun, step: int, loss: float, finite: bool) -> None:
+        progress, length = run.progress, self._steps[self.task]
+        settings = self._engine.config.run
         if finite:
-            history.losses[seed].append(loss)
-        elif self._engine.config.on_nonfinite == "skip":
-            history.skipped[seed][task] += 1
+            progress.losses.append(loss)
+        elif settings.on_nonfinite == "skip":
+            progress.skip()
         else:
             what = "gradient is not finite" if math.isfinite(loss) else f"loss became {loss}"
-            self._fail(
-                seed,
-                f"The {what} at task {task + 1}, step {step}.",
+            _fail(
+                run,
+                f"The {what} at task {self.task + 1}, step {step}.",
                 "Try a smaller --learning-rate; --on-nonfinite skip goes on without such steps.",
             )
             return
-        if history.skipped[seed][task] == self._steps[task]:
-            why = f"Not one of the {self._steps[task]} steps of task {task + 1} was finite."
-            self._fail(seed, why, "Try a smaller --learning-rate.")
-        elif step % self._engine.config.log_every == 0 or step == self._steps[task]:
-            losses, history.losses[seed] = history.losses[seed], []
+        if progress.skipped_of_task() == length:
+            why = f"Not one of the {length} steps of task {self.task + 1} was finite."
+            _fail(run, why, "Try a smaller --learning-rate.")
+        elif step % settings.log_every == 0 or step == length:
+            losses, progress.losses = progress.losses, []
             mean = {"loss": math.fsum(losses) / len(losses)} if losses else {}
-            skipped = sum(history.skipped[seed])
+            skipped = sum(progress.skipped)
             counted = {"skipped": skipped} if skipped else {}
-            self._record(seed, "train", task, step, **mean, **counted)
+            self._record(run, "train", step, **mean, **counted)
 
-    def _fail(self, seed: int, why: str, advice: str) -> None:
-        """A seed that cannot go on; the others do."""
-        kept = f"The state at step {self._checkpoints.latest()} is kept."
-        self._history.failed[seed] = f"{why} {kept} {advice}"
-
-    def _record(self, seed: int, kind: str, task: int, step: int, **values: Any) -> None:
-        total = self._total_steps(task, step)
-        record = {"kind": kind, "task": task + 1, "step": step, "total_steps": total, **values}
-        self._history.records[seed].append(record)
-        self._recorders[seed].write(record)
+    def _record(self, run: SeedRun, kind: str, step: int, **values: Any) -> dict[str, Any]:
+        total = sum(self._steps[: self.task]) + step
+        record = {"kind": kind, "task": self.task + 1, "step": step, "total_steps": total, **values}
+        run.recorder.write(record)
+        return record
 
     def _end_task(self) -> None:
         """Lets the method look back, evaluates on every task so far, and goes over to the next."""
-        history, task = self._history, self._history.task
-        self._state = self._engine.end_stage(self._state, self._seeds, task)
-        for seed in np.flatnonzero(~self._engine.finite(self._state)).tolist():
-            if seed not in history.failed:
-                why = f"What the method keeps of task {task + 1} is not finite."
-                self._fail(seed, why, "Try a smaller --learning-rate.")
+        self._state = self._engine.end_task(self._state, self._seeds, self.task)
+        finite = self._engine.finite(self._state)
+        for index in self._well():
+            if not finite[index]:
+                why = f"What the method keeps of task {self.task + 1} is not finite."
+                _fail(self._runs[index], why, "Try a smaller --learning-rate.")
         if not self._going():
             return
-        learned = self._engine.learned_after(task)
-        accuracies = self._engine.accuracies(self._state, learned)
-        history.accuracy[:, learned.stop - 1, : learned.stop] = accuracies
-        alpha = self._alpha()
-        for seed, directory in enumerate(self._directories):
-            if seed in history.failed:
-                continue
-            summary = dataclasses.asdict(metrics.summary(history.accuracy[seed]))
-            measured = {name: value for name, value in summary.items() if math.isfinite(value)}
-            row = accuracies[seed].tolist()
-            self._record(seed, "eval", task, history.step, accuracies=row, **measured)
-            directory.write_matrices(
-                history.accuracy[seed],
-                alpha[seed] if self._engine.has_alpha else None,
-                [task.name for task in self._engine.stream.tasks],
-                list(self._engine.stream.sources),
-            )
-        well = [seed for seed in range(len(self._seeds)) if seed not in history.failed]
-        self._display.evaluated(task, float(accuracies[well].mean()))
-        history.task, history.step = task + 1, 0
+        learned = self._engine.learned_after(self.task)
+        scores = self._engine.scores(self._state, learned)
+        alpha = self._alpha_sums()
+        for index in self._well():
+            weights = None if alpha is None else alpha[index]
+            self._evaluated(self._runs[index], scores[index], weights)
+        average = float(scores[self._well()].mean())
+        self._display.evaluated(self.task, average, percent=self._engine.scores_are_shares)
+        self.task, self.step = self.task + 1, 0
 
-    def _alpha(self) -> np.ndarray:
-        """float64[seeds, T, T]: alpha(t, s) averaged over the steps of task t, NaN where unseen."""
+    def _evaluated(self, run: SeedRun, scores: np.ndarray, alpha_sum: np.ndarray | None) -> None:
+        """Records the scores after a task, and the mean weights of its steps."""
+        row = len(scores) - 1
+        values: dict[str, Any] = {"accuracies": scores.tolist()}
+        if alpha_sum is not None:
+            steps = self._steps[self.task] - run.progress.skipped_of_task()
+            # The rows behind are those of tasks to come.
+            added = alpha_sum[: len(scores)]
+            values["alpha"] = to_nested(np.where(added > 0, added, np.nan) / steps)
+        run.matrices.take(values, row)
+        summary = dataclasses.asdict(metrics.summary(run.matrices.accuracy))
+        measured = {name: value for name, value in summary.items() if math.isfinite(value)}
+        accuracies = values.pop("accuracies")
+        step = self._steps[self.task]
+        self._record(run, "eval", step, accuracies=accuracies, **measured, **values)
+        run.directory.write_matrices(run.matrices)
+
+    def _alpha_sums(self) -> np.ndarray | None:
+        """float64[seeds, capacity], where TAG weighs the tasks."""
+        if not self._engine.has_alpha:
+            return None
         added = np.asarray(self._state.alpha_sum, np.float64)
-        added = added.reshape(-1, *added.shape[-2:])
-        taken = np.array(self._steps) - np.array(self._history.skipped)[:, : len(self._steps)]
-        return np.where(added > 0, added, np.nan) / taken[:, :, None]
+        return added.reshape(len(self._runs), -1)
 
-    def _total(self) -> int:
-        return self._total_steps(self._history.task, self._history.step)
+    def _save(self) -> None:
+        for index in self._well():
+            run = self._runs[index]
+            run.progress.task, run.progress.step = self.task, self.step
+            run.save(self._total(), self._engine.split(self._state, index))
 
-    def _save(self, *, wait: bool = False) -> None:
-        self._checkpoints.save(self._total(), self._state, self._history, wait=wait)
+
+def _fail(run: SeedRun, why: str, advice: str) -> None:
+    """A seed that cannot go on; the others do."""
+    run.progress.failed = f"{why}{run.kept()} {advice}"

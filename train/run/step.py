@@ -1,17 +1,87 @@
 """One training step, or several: pure, the task id traced, compiled once for a stream."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 import tag_optax
-from train.methods.base import Method
-from train.run.batches import Batch
-from train.run.problem import Problem
-from train.run.state import TrainState, key_of_step
+from train.methods import Batch, Method, Problem, TrainState
+from train.run.config import RunSettings
+
+# Named, so that a user's jax_default_prng_impl changes nothing in a resumed run.
+_RANDOM = "threefry2x32"
+
+
+def random_key(seed: int) -> jax.Array:
+    """A key as plain numbers, which any checkpoint can hold."""
+    return jax.random.key_data(jax.random.key(seed, impl=_RANDOM))
+
+
+def key_of_step(state: TrainState) -> jax.Array:
+    """The key of the step that the state is about to take."""
+    return jax.random.fold_in(jax.random.wrap_key_data(state.rng, impl=_RANDOM), state.step)
+
+
+class Update(NamedTuple):
+    """What happens to a gradient, all of it fixed along a stream."""
+
+    tx: optax.GradientTransformationExtraArgs
+    rate_factor: Callable[[jax.Array, jax.Array], jax.Array] | None
+    """(task, step of the task) -> what the schedule multiplies an update by."""
+    average: float
+    """Decay of the average of the parameters; 0: there is none."""
+    has_alpha: bool
+    """Whether TAG weighs the tasks."""
+
+
+def init_state(
+    update: Update, memory: Any, capacity: int, rng: jax.Array, params: Any, stats: Any
+) -> TrainState:
+    return TrainState(
+        step=jnp.int32(0),
+        rng=rng,
+        params=params,
+        stats=stats,
+        opt_state=update.tx.init(params),
+        memory=memory,
+        # A copy, because a step donates both.
+        average=jax.tree.map(jnp.copy, params) if update.average else (),
+        alpha_sum=jnp.zeros((capacity,), jnp.float32) if update.has_alpha else (),
+    )
+
+
+def rate_factor(
+    run: RunSettings, steps: Sequence[int]
+) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
+    """What a schedule multiplies every update by, for so many steps of each task.
+
+    >>> factor = rate_factor(RunSettings(schedule="linear", schedule_over="task"), [4, 4])
+    >>> [float(factor(jnp.int32(1), jnp.int32(step))) for step in range(4)]
+    [1.0, 0.75, 0.5, 0.25]
+    """
+    if run.schedule == "constant" and not run.warmup:
+        return None
+    anew = run.schedule_over == "task"
+    before = np.zeros(len(steps)) if anew else np.cumsum([0, *steps[:-1]])
+    lengths = np.array(steps) if anew else np.full(len(steps), sum(steps))
+
+    def factor(task: jax.Array, step: jax.Array) -> jax.Array:
+        done = jnp.asarray(before, jnp.float32)[task] + step
+        length = jnp.asarray(lengths, jnp.float32)[task]
+        rising = run.warmup * length
+        progress = jnp.clip((done - rising) / jnp.maximum(length - rising, 1), 0, 1)
+        falling = {
+            "constant": jnp.ones_like(progress),
+            "linear": 1 - progress,
+            "cosine": (1 + jnp.cos(jnp.pi * progress)) / 2,
+        }[run.schedule]
+        return jnp.where(done < rising, (done + 1) / jnp.maximum(rising, 1), falling)
+
+    return factor
 
 
 def _weights(opt_state: optax.OptState) -> jax.Array:
@@ -30,43 +100,47 @@ class Outcome(NamedTuple):
 def train_step(
     problem: Problem,
     method: Method,
-    tx: optax.GradientTransformationExtraArgs,
+    update: Update,
     state: TrainState,
     batch: Batch,
     task: jax.Array,
-    *,
-    has_alpha: bool,
+    step: jax.Array,
 ) -> tuple[TrainState, Outcome]:
-    """One step on one batch of one task.
+    """The given step of a task, on one batch.
 
     Where a number is not finite in what the step would change, it changes nothing but the count of
     steps and the method's examples, so that no state, and no checkpoint of it, ever holds one.
     """
     found = method.gradient(problem, state, batch, task, key_of_step(state))
-    sound = jnp.isfinite(found.loss) & all_finite(found.batch_stats)
+    sound = jnp.isfinite(found.loss) & all_finite(found.stats)
     # TAG leaves its moments alone where a gradient is not finite, and says so in its update.
     grads = jax.tree.map(lambda g: jnp.where(sound, g, jnp.nan), found.grads)
-    updates, opt_state = tx.update(
-        grads, state.opt_state, state.params, task_id=task, **found.extra_args
+    updates, opt_state = update.tx.update(
+        grads, state.opt_state, state.params, task_id=task, value=found.loss, **found.extra_args
     )
+    if update.rate_factor is not None:
+        updates = optax.tree.scale(update.rate_factor(task, step), updates)
     params = optax.apply_updates(state.params, updates)
     finite = sound & all_finite(params)
 
     def if_finite(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, old)
 
+    params = if_finite(params, state.params)
     alpha_sum = state.alpha_sum
-    if has_alpha:
-        # A bank on a mesh may have rows behind the last task.
-        alpha = _weights(opt_state)[: alpha_sum.shape[1]]
-        alpha_sum = alpha_sum.at[task].add(jnp.where(finite, alpha, 0))
+    if update.has_alpha:
+        alpha = jnp.where(finite, _weights(opt_state), 0)
+        alpha_sum = jnp.where(step == 0, 0, alpha_sum) + alpha
     state = TrainState(
         step=state.step + 1,
         rng=state.rng,
-        params=if_finite(params, state.params),
-        batch_stats=if_finite(found.batch_stats, state.batch_stats),
+        params=params,
+        stats=if_finite(found.stats, state.stats),
         opt_state=_guarded(opt_state, state.opt_state, if_finite),
         memory=found.memory,
+        average=optax.incremental_update(params, state.average, 1 - update.average)
+        if update.average
+        else (),
         alpha_sum=alpha_sum,
     )
     return state, Outcome(found.loss, finite)
@@ -94,21 +168,21 @@ def several_steps(
     one_step: Callable[[TrainState, Batch, jax.Array], tuple[TrainState, Outcome]],
     state: TrainState,
     batches: Batch,
-    task: jax.Array,
+    first: jax.Array,
     count: jax.Array,
 ) -> tuple[TrainState, Outcome]:
-    """The first `count` of the batches, in a loop on the device.
+    """The first `count` of the batches, the first of them being the step `first` of a task.
 
     The count is traced, so that a call with fewer steps (before a checkpoint, at a task's end)
-    compiles nothing anew. Outcomes behind the count are zeros.
+    compiles nothing anew. Outcomes beyond the count are zeros.
     """
 
     def body(i: jax.Array, carry: tuple[TrainState, Outcome]) -> tuple[TrainState, Outcome]:
         state, outcomes = carry
         batch = jax.tree.map(lambda x: jax.lax.dynamic_index_in_dim(x, i, keepdims=False), batches)
-        state, outcome = one_step(state, batch, task)
+        state, outcome = one_step(state, batch, first + i)
         return state, jax.tree.map(lambda all_, one: all_.at[i].set(one), outcomes, outcome)
 
-    shape = batches.label.shape[:-1]
+    shape = batches.weight.shape[:-1]
     nothing = Outcome(jnp.zeros(shape, jnp.float32), jnp.zeros(shape, bool))
     return jax.lax.fori_loop(0, count, body, (state, nothing))

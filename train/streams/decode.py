@@ -1,6 +1,8 @@
-"""Reading a prepared data set: TFDS's records in, blocks of uint8 images and labels out."""
+"""Images as files and as arrays: what a prepared data set holds in, blocks of uint8 out; and what
+goes into a data set, checked and encoded."""
 
 import concurrent.futures
+import contextlib
 import io
 import warnings
 from collections.abc import Iterator, Sequence
@@ -11,9 +13,6 @@ from PIL import Image
 
 from train.errors import UserError
 from train.streams.prepared import Prepared
-
-# Pillow refuses an image that is twice too large, and only warns of a smaller one.
-warnings.filterwarnings("error", category=Image.DecompressionBombWarning)
 
 BLOCK = 512
 PIECE = 32
@@ -61,7 +60,8 @@ def _blocks(
         for start in range(0, len(source), BLOCK):
             records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
             pieces = [records[k : k + PIECE] for k in range(0, len(records), PIECE)]
-            images = np.concatenate(list(apply(decode, pieces)))
+            with _bombs_refused():  # Not across a yield, and for all threads at once.
+                images = np.concatenate(list(apply(decode, pieces)))
             yield images, np.array([record["label"] for record in records], np.int64)
 
 
@@ -79,3 +79,43 @@ def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarra
         if image.size != (width, height):
             image = image.resize((width, height), Image.Resampling.BILINEAR)
         return np.asarray(image).reshape(image_shape)
+
+
+def encoded(content: bytes, size: tuple[int, int], mode: str) -> bytes | None:
+    """The image as it is if size and mode fit, else converted to PNG; None if it is unreadable.
+
+    >>> encoded(b"not an image", (28, 28), "L") is None
+    True
+    >>> large = png(np.zeros((5, 5, 3), np.uint8))
+    >>> with Image.open(io.BytesIO(encoded(large, (2, 2), "L"))) as small:
+    ...     small.size, small.mode
+    ((2, 2), 'L')
+    """
+    try:
+        with _bombs_refused(), Image.open(io.BytesIO(content)) as image:
+            image.load()
+            if (image.size, image.mode) == (size, mode) and image.format in ("JPEG", "PNG"):
+                return content
+            converted = image.convert(mode)
+    except MemoryError:
+        raise
+    except Exception:  # Pillow has one for each way in which a file can be broken or too large.
+        return None
+    if converted.size != size:
+        converted = converted.resize(size, Image.Resampling.BILINEAR)
+    return png(np.asarray(converted))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    """uint8[height, width] or [height, width, 3] as PNG."""
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png")
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _bombs_refused() -> Iterator[None]:
+    """Pillow refuses an image that is twice too large, and of a smaller one it only warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield

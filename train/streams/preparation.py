@@ -1,18 +1,19 @@
-"""Downloading and preparing data sets, as array_record, by TFDS."""
+"""Downloading and preparing data sets by TFDS, as array_record; and which of them are there."""
 
+import contextlib
+import dataclasses
 import importlib.util
 import os
 import pathlib
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from train import files
 from train.errors import UserError
-from train.streams import prepared
-from train.streams.registry import DATA_SETS, stream_spec
-
-if TYPE_CHECKING:
-    import tensorflow_datasets as tfds
+from train.streams import cache, prepared
+from train.streams.data_sets import DATA_SETS, DataSet
+from train.streams.named import STREAMS, NamedStream, named_stream, prepare_command
 
 # What the builders that come with TFDS import when they run; TFDS does not declare all of it.
 _MODULES = ("tensorflow", "importlib_resources")
@@ -25,7 +26,7 @@ def prepare(
     manual_dir: str | os.PathLike[str] | None = None,
     data_dir: str | os.PathLike[str] | None = None,
 ) -> None:
-    """Prepares every data set of a stream that is missing.
+    """Prepares every data set of a stream that is missing; what cannot be is refused first.
 
     Args:
       name: a key of `STREAMS`.
@@ -36,72 +37,169 @@ def prepare(
 
     >>> prepare("rotated-digits")  # Says on stderr that there is nothing to prepare.
     """
-    spec = stream_spec(name)
     directories = prepared.data_directories()
     if data_dir is not None:
         directories = [*prepared.data_directories(data_dir), *directories]
-    for data_set in (DATA_SETS[data_set] for data_set in spec.data_sets):
+    target = directories[0]
+    manual = files.at_home(manual_dir or target / "downloads" / "manual")
+    missing = []
+    for data_set in (DATA_SETS[each] for each in named_stream(name).data_sets):
         if data_set.embedded:
             print(f"{name} comes with scikit-learn: nothing to prepare", file=sys.stderr)
             continue
         found = prepared.find(data_set.name, directories)
         if found and found.readable:
             print(f"{data_set.name} is prepared in {found.directory}", file=sys.stderr)
-        elif found and found.directory.is_relative_to(directories[0]):
+            continue
+        if found and found.directory.is_relative_to(target):
             raise UserError(
                 f"{found.directory} holds {data_set.name} as {found.file_format}. Delete it, or "
                 "choose another directory: "
                 f"python -m train prepare {name} --data-dir DIR"
             )
-        else:
-            _prepare(data_set.name, directories[0], manual_dir)
+        _check_needs(data_set, manual)
+        missing.append(data_set)
+    for data_set in missing:
+        with _leaving_nothing(target, data_set.name):
+            _prepare(data_set, target, manual)
 
 
-def _prepare(name: str, directory: pathlib.Path, manual_dir: str | os.PathLike[str] | None) -> None:
+def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
+    if data_set.manual:
+        if not manual.is_dir() or not any(manual.iterdir()):
+            raise UserError(
+                f"{data_set.name} is not downloaded but made from what you put into {manual}: "
+                f"{data_set.manual}. Another directory is chosen with --manual-dir DIR."
+            )
+        return
+    modules = (*_MODULES, *_MORE_MODULES.get(data_set.name, ()))
+    absent = [module for module in modules if importlib.util.find_spec(module) is None]
+    if absent:
+        raise UserError(
+            f"Preparing {data_set.name} needs {' and '.join(absent)}: in the clone of this "
+            "repository, pip install '.[tfds]'"
+        )
+
+
+@contextlib.contextmanager
+def _leaving_nothing(directory: pathlib.Path, name: str) -> Iterator[None]:
+    """Where a preparation fails, removes the directories that it made and left empty."""
+    downloads = directory / "downloads"
+    paths = (downloads / "extracted", downloads, directory / name, directory, *directory.parents)
+    absent = [path for path in paths if not path.exists()]
+    try:
+        yield
+    except BaseException:
+        for path in absent:
+            with contextlib.suppress(OSError):  # It has something in it, or was never made.
+                path.rmdir()
+        raise
+
+
+def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -> None:
     """Runs one builder; what the user can mend comes out as `UserError`."""
-    if DATA_SETS[name].manual:
-        source = _manual_directory(name, manual_dir or directory / "downloads" / "manual")
-    else:
-        source = None
-        _check_modules(name)
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
-    config = tfds.download.DownloadConfig(manual_dir=source, try_download_gcs=False)
+    config = tfds.download.DownloadConfig(
+        manual_dir=manual if data_set.manual else None, try_download_gcs=False
+    )
     try:
-        _builder(name, directory).download_and_prepare(download_config=config)
+        _builder(data_set, directory).download_and_prepare(download_config=config)
     except (
         OSError,  # Includes what `requests` raises.
         tfds.download.DownloadError,
         NonMatchingChecksumError,
     ) as error:
-        raise UserError(f"{name} could not be prepared in {directory}: {error}") from error
+        raise UserError(f"{data_set.name} could not be prepared in {directory}: {error}") from error
 
 
-def _manual_directory(name: str, manual_dir: str | os.PathLike[str]) -> pathlib.Path:
-    source = files.at_home(manual_dir)
-    if not source.is_dir() or not any(source.iterdir()):
-        raise UserError(
-            f"{name} is not downloaded but made from what you put into {source}: "
-            f"{DATA_SETS[name].manual}. Another directory is chosen with --manual-dir DIR."
-        )
-    return source
-
-
-def _check_modules(name: str) -> None:
-    modules = (*_MODULES, *_MORE_MODULES.get(name, ()))
-    absent = [module for module in modules if importlib.util.find_spec(module) is None]
-    if absent:
-        raise UserError(
-            f"Preparing {name} needs {' and '.join(absent)}: pip install 'tag_optax[tfds]'"
-        )
-
-
-def _builder(name: str, directory: pathlib.Path) -> "tfds.core.DatasetBuilder":
+def _builder(data_set: DataSet, directory: pathlib.Path) -> Any:
     import tensorflow_datasets as tfds
 
-    if not DATA_SETS[name].manual:
-        return tfds.builder(name, data_dir=directory, file_format="array_record")
+    if not data_set.manual:
+        return tfds.builder(data_set.name, data_dir=directory, file_format="array_record")
     from train.streams.builders import BUILDERS
 
-    return BUILDERS[name](data_dir=directory, file_format="array_record")
+    return BUILDERS[data_set.name](data_dir=directory, file_format="array_record")
+
+
+@dataclasses.dataclass(frozen=True)
+class DataStatus:
+    """One data set of one stream."""
+
+    stream: str
+    data_set: str
+    looked_in: tuple[pathlib.Path, ...]
+    """Empty where the data come with scikit-learn."""
+    present: bool
+    """Whether the stream can read it as it is."""
+    found: pathlib.Path | None = None
+    version: str = ""
+    file_format: str = ""
+    num_train: int = 0
+    num_test: int = 0
+    num_bytes: int = 0
+    """Of the prepared files."""
+    subset: bool = False
+    """Whether there are fewer examples than in the whole data set."""
+    cached: bool = False
+    """Whether the decoded images are in the cache already."""
+    command: str = ""
+    """What prepares it; empty where there is nothing to prepare."""
+
+
+def data_status(
+    data_dirs: Sequence[str | os.PathLike[str]] | None = None,
+    cache_dir: str | os.PathLike[str] | None = None,
+) -> list[DataStatus]:
+    """Every data set of every stream, in the order of the registry.
+
+    >>> digits = data_status(["/nowhere"])[-1]
+    >>> digits.stream, digits.data_set, digits.present, digits.command
+    ('rotated-digits', 'digits', True, '')
+    """
+    directories = tuple(prepared.data_directories(data_dirs))
+    decoded = cache.cache_directory(cache_dir)
+    return [
+        _status(spec, DATA_SETS[name], directories, decoded)
+        for spec in STREAMS.values()
+        for name in spec.data_sets
+    ]
+
+
+def _status(
+    spec: NamedStream,
+    data_set: DataSet,
+    directories: tuple[pathlib.Path, ...],
+    decoded: pathlib.Path,
+) -> DataStatus:
+    if data_set.embedded:
+        num_train, num_test = data_set.full_size
+        return DataStatus(
+            spec.name, data_set.name, (), present=True, num_train=num_train, num_test=num_test
+        )
+    status = DataStatus(
+        spec.name,
+        data_set.name,
+        directories,
+        present=False,
+        command=prepare_command(spec, [data_set.name]),
+    )
+    data = prepared.find(data_set.name, directories)
+    if data is None:
+        return status
+    entries = [cache.entry(data, split, spec.image_shape, decoded) for split in prepared.SPLITS]
+    num_train, num_test = (data.splits[split].num_examples for split in prepared.SPLITS)
+    return dataclasses.replace(
+        status,
+        present=data.readable,
+        found=data.directory,
+        version=data.version,
+        file_format=data.file_format,
+        num_train=num_train,
+        num_test=num_test,
+        num_bytes=sum(path.stat().st_size for path in data.directory.iterdir()),
+        subset=data_set.is_subset(num_train, num_test),
+        cached=all(path.exists() for path in entries),
+    )

@@ -37,6 +37,14 @@ class Prepared:
         """Whether the data can be read without TensorFlow."""
         return self.file_format == "array_record"
 
+    def class_names(self, num_classes: int) -> list[str]:
+        """As TFDS keeps them; the numbers where it has none, or not one for each class."""
+        try:
+            names = files.read(self.directory / "label.labels.txt", str.splitlines, "text")
+        except FileNotFoundError:
+            names = []
+        return names if len(names) == num_classes else list(map(str, range(num_classes)))
+
 
 def data_directories(
     data_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,

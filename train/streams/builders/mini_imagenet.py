@@ -10,10 +10,10 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from train.errors import UserError
-from train.streams.builders.images import encoded, png
 from train.streams.builders.pickles import load_arrays
-from train.streams.registry import DATA_SETS
-from train.streams.sampling import spaced
+from train.streams.data_sets import DATA_SETS
+from train.streams.decode import encoded, png
+from train.streams.stream import spaced
 
 FOLDER = "mini_imagenet"
 PARTS = ("train", "val", "test")

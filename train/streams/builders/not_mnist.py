@@ -13,9 +13,9 @@ import numpy as np
 import tensorflow_datasets as tfds
 
 from train.errors import UserError
-from train.streams.builders.images import encoded
-from train.streams.registry import DATA_SETS
-from train.streams.sampling import spaced
+from train.streams.data_sets import DATA_SETS
+from train.streams.decode import encoded
+from train.streams.stream import spaced
 
 ARCHIVE = "notMNIST_small.tar.gz"
 LETTERS = "ABCDEFGHIJ"

@@ -1,0 +1,332 @@
+"""The networks that have a name, and their settings: the ResNets and a multilayer perceptron."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from train import settings
+from train.errors import UserError
+from train.models.model import Model, from_nnx
+from train.models.pretrained import import_weights
+
+
+def uniform(fan_in: int) -> nnx.Initializer:
+    """An initializer that draws from +-1/sqrt(fan_in), for kernels and biases alike, as torch does.
+
+    >>> float(abs(uniform(4)(jax.random.key(0), (100, 2), jnp.float32)).max()) <= 0.5
+    True
+    """
+    limit = fan_in**-0.5
+
+    def init(key: jax.Array, shape: Sequence[int], dtype: jnp.dtype) -> jax.Array:
+        # Drawn flat: XLA compiles this in a third of the time it takes for four axes.
+        return jax.random.uniform(key, (math.prod(shape),), dtype, -limit, limit).reshape(shape)
+
+    return init
+
+
+def conv(
+    inputs: int,
+    outputs: int,
+    size: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    kind: type[nnx.Conv] = nnx.Conv,
+    rngs: nnx.Rngs,
+) -> nnx.Conv:
+    """A square convolution without bias, `padding` zeros on every side."""
+    return kind(
+        inputs,
+        outputs,
+        kernel_size=(size, size),
+        strides=stride,
+        padding=padding,
+        use_bias=False,
+        kernel_init=uniform(inputs * size**2),
+        rngs=rngs,
+    )
+
+
+class ImageConv(nnx.Conv):
+    """A convolution over pixels, whose channels are filled up to a multiple of 4 with zeros.
+
+    The zeros change nothing but the time: XLA vectorises a convolution on a CPU over its input
+    channels, and takes nine times as long for 3 of them as for 4.
+    """
+
+    def __call__(self, inputs: jax.Array, out_sharding: Any = None) -> jax.Array:
+        missing = -inputs.shape[-1] % 4
+        stride: Any = self.strides  # Flax's types allow for more than the integers of `conv`.
+        padding: Any = self.padding
+        return jax.lax.conv_general_dilated(
+            jnp.pad(inputs, [(0, 0)] * 3 + [(0, missing)]),
+            jnp.pad(self.kernel[...], [(0, 0), (0, 0), (0, missing), (0, 0)]),
+            window_strides=(stride, stride),
+            padding=[(padding, padding)] * 2,
+            dimension_numbers=("NHWC", "HWIO", "NHWC"),
+            out_sharding=out_sharding,
+        )
+
+
+def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:
+    """A dense layer with bias."""
+    init = uniform(inputs)
+    return nnx.Linear(inputs, outputs, kernel_init=init, bias_init=init, rngs=rngs)
+
+
+def batch_norm(channels: int, *, rngs: nnx.Rngs) -> nnx.BatchNorm:
+    """Batch norm at torch's settings; its momentum of 0.1 is flax's 0.9."""
+    return nnx.BatchNorm(
+        channels,
+        momentum=0.9,
+        epsilon=1e-5,
+        promote_dtype=_as_they_are,
+        rngs=rngs,
+    )
+
+
+def _as_they_are(arrays: Any, **_: Any) -> Any:
+    """What comes out has the type of what goes in, though the running statistics are float32."""
+    return arrays
+
+
+def dropout(rate: float) -> nnx.Dropout:
+    """Dropout whose random stream `from_nnx` supplies.
+
+    It takes no key from the parameters' stream, so a rate changes no initial parameter.
+    """
+    return nnx.Dropout(rate, rngs=nnx.Rngs(0) if rate else None)
+
+
+class OneConvBlock(nnx.Module):
+    """The paper's block: one convolution, batch norm after the relu, a bare shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, rate: float, *, rngs: nnx.Rngs):
+        self.conv = conv(inputs, outputs, 3, stride=stride, padding=1, rngs=rngs)
+        self.bn1 = batch_norm(outputs, rngs=rngs)
+        self.bn2 = batch_norm(outputs, rngs=rngs)
+        self.drop = dropout(rate)
+        if stride > 1 or inputs != outputs:
+            self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs)
+        else:
+            self.shortcut = None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.drop(self.bn1(jax.nn.relu(self.conv(x))))
+        if self.shortcut is not None:
+            x = self.shortcut(x)
+        return self.drop(self.bn2(jax.nn.relu(y + x)))
+
+
+class BasicBlock(nnx.Module):
+    """The well-known block: two convolutions, batch norm before the relu and on the shortcut."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, rate: float, *, rngs: nnx.Rngs):
+        self.conv1 = conv(inputs, outputs, 3, stride=stride, padding=1, rngs=rngs)
+        self.bn1 = batch_norm(outputs, rngs=rngs)
+        self.conv2 = conv(outputs, outputs, 3, padding=1, rngs=rngs)
+        self.bn2 = batch_norm(outputs, rngs=rngs)
+        self.drop = dropout(rate)
+        if stride > 1 or inputs != outputs:
+            self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs)
+            self.shortcut_bn = batch_norm(outputs, rngs=rngs)
+        else:
+            self.shortcut = None
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        y = self.drop(jax.nn.relu(self.bn1(self.conv1(x))))
+        y = self.bn2(self.conv2(y))
+        if self.shortcut is not None:
+            x = self.shortcut_bn(self.shortcut(x))
+        return self.drop(jax.nn.relu(y + x))
+
+
+class ResNet(nnx.Module):
+    """A stem, four stages of two blocks, the mean over the last map, a dense output layer.
+
+    `imagenet_stem` shrinks the image fourfold before the first stage: a 7x7 convolution of stride
+    2 and a maximum over 3x3 of stride 2, instead of one 3x3 convolution.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        num_outputs: int,
+        *,
+        block: Callable[..., OneConvBlock | BasicBlock],
+        width: int,
+        imagenet_stem: bool,
+        rate: float,
+        rngs: nnx.Rngs,
+    ):
+        self.imagenet_stem = imagenet_stem
+        size, stride, padding = (7, 2, 3) if imagenet_stem else (3, 1, 1)
+        self.stem = conv(
+            channels, width, size, stride=stride, padding=padding, kind=ImageConv, rngs=rngs
+        )
+        self.stem_bn = batch_norm(width, rngs=rngs)
+        self.blocks = nnx.Dict()
+        inputs = width
+        for stage in range(1, 5):
+            outputs = width * 2 ** (stage - 1)
+            for i in (1, 2):
+                stride = 2 if stage > 1 and i == 1 else 1
+                made = block(inputs, outputs, stride, rate, rngs=rngs)
+                self.blocks[f"stage{stage}_block{i}"] = made
+                inputs = outputs
+        self.output = dense(inputs, num_outputs, rngs=rngs)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = jax.nn.relu(self.stem_bn(self.stem(x)))
+        if self.imagenet_stem:
+            # Flax takes padding in pairs, and says in its types that it does not.
+            padding: Any = ((1, 1), (1, 1))
+            x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=padding)
+        for block in self.blocks.values():  # Flax sorts them by name, which is their order.
+            x = block(x)
+        return self.output(x.mean((1, 2)))
+
+
+class Perceptron(nnx.Module):
+    """Dense layers over the flattened input, relu and dropout after every hidden one."""
+
+    def __init__(
+        self, inputs: int, num_outputs: int, *, hidden: Sequence[int], rate: float, rngs: nnx.Rngs
+    ):
+        self.hidden = nnx.Dict()
+        for i, outputs in enumerate(hidden, 1):
+            self.hidden[f"dense{i}"] = dense(inputs, outputs, rngs=rngs)
+            inputs = outputs
+        self.output = dense(inputs, num_outputs, rngs=rngs)
+        self.drop = dropout(rate)
+
+    def __call__(self, x: jax.Array) -> jax.Array:
+        x = x.reshape(x.shape[0], -1)
+        for i in range(1, len(self.hidden) + 1):  # Flax sorts the names: dense10 before dense2.
+            x = self.drop(jax.nn.relu(self.hidden[f"dense{i}"](x)))
+        return self.output(x)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Net:
+    """A named network: called with what comes in and how many outputs there are, it is a Model."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for the user who chooses."""
+
+    dropout: float = 0.0
+    """Dropout after every normalisation or hidden layer."""
+
+    def __post_init__(self) -> None:
+        settings.check(0 <= self.dropout < 1, "dropout", "must lie in [0, 1)", self.dropout)
+
+    def __call__(self, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
+        if not jnp.issubdtype(inputs.dtype, jnp.floating) or 0 in inputs.shape:
+            raise UserError(
+                f"{self.name} cannot take {inputs.dtype} of shape {inputs.shape}: it needs floats, "
+                "and some of them."
+            )
+        return from_nnx(lambda rngs: self.module(inputs.shape, outputs, rngs))
+
+    def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
+        raise NotImplementedError
+
+
+class ReducedResNet18(Net):
+    name = "resnet18-reduced"
+    summary = "the paper's network: 20 to 160 channels, one convolution a block"
+    block: ClassVar[Callable[..., OneConvBlock | BasicBlock]] = OneConvBlock
+    width: ClassVar[int] = 20
+    imagenet_stem: ClassVar[bool] = False
+    min_side: ClassVar[int] = 8
+    """The smallest image, in pixels, that leaves the last feature map something to see."""
+
+    def __call__(self, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
+        shape = inputs.shape
+        if len(shape) != 3 or min(shape[:2]) < self.min_side or shape[2] < 1:
+            raise UserError(
+                f"{self.name} cannot take images of shape {shape}: it needs height and width "
+                f"of at least {self.min_side}, and channels."
+            )
+        return super().__call__(inputs, outputs)
+
+    def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
+        return ResNet(
+            shape[-1],
+            outputs,
+            block=self.block,
+            width=self.width,
+            imagenet_stem=self.imagenet_stem,
+            rate=self.dropout,
+            rngs=rngs,
+        )
+
+
+class ReducedResNet18TwoConv(ReducedResNet18):
+    name = "resnet18-reduced-2conv"
+    summary = "the literature's reduced ResNet18: 20 to 160 channels, two convolutions a block"
+    block = BasicBlock
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ResNet18(ReducedResNet18TwoConv):
+    name = "resnet18"
+    summary = "ResNet18 at full width, for ImageNet weights"
+    width = 64
+    imagenet_stem = True
+    min_side = 32
+
+    pretrained: str | None = None
+    """Weights to start from (.safetensors, .npz, .pth, named as in torchvision)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        printable = (self.pretrained or "").isprintable()
+        settings.check(printable, "pretrained", "must be printable", self.pretrained)
+
+    def __call__(self, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
+        model = super().__call__(inputs, outputs)
+        if self.pretrained is None:
+            return model
+        # Shapes are left where the file has nothing to say, which is in the output layer.
+        loaded = import_weights(self.pretrained, *jax.eval_shape(model.init, jax.random.key(0)))
+
+        def init(key: jax.Array) -> Any:
+            def pick(fresh: jax.Array, stored: Any) -> jax.Array:
+                return fresh if isinstance(stored, jax.ShapeDtypeStruct) else stored
+
+            return jax.tree.map(pick, model.init(key), loaded)
+
+        return Model(init, model.apply)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MLP(Net):
+    name = "mlp"
+    summary = "a multilayer perceptron with the hidden layers you choose"
+
+    hidden: tuple[int, ...] = (100, 100)
+    """Sizes of the hidden layers."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        small, most = min(self.hidden, default=1), settings.MOST
+        settings.check(small >= 1, "hidden", "must be sizes above 0", self.hidden)
+        large = max(self.hidden, default=1)
+        settings.check(large <= most, "hidden", f"must be at most {most}", self.hidden)
+
+    def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
+        inputs = math.prod(shape)
+        return Perceptron(inputs, outputs, hidden=self.hidden, rate=self.dropout, rngs=rngs)
+
+
+MODELS: dict[str, Net] = {
+    net.name: net for net in (ReducedResNet18(), ReducedResNet18TwoConv(), ResNet18(), MLP())
+}

@@ -1,0 +1,287 @@
+"""The directory of a run: what was asked, on which data, and how to find both again."""
+
+import dataclasses
+import fcntl
+import importlib.metadata
+import os
+import pathlib
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import tag_optax
+from train import files, settings
+from train.errors import UserError
+from train.run.config import Config
+from train.run.records import FILE, Matrices, NoRecorder, Recorder, read_config, write_matrices
+from train.streams import Stream
+
+_PACKAGES = ("jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
+_LOCK = "lock"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """What is kept of a run, and how often."""
+
+    checkpoint_every: int = 1000
+    """Steps of a task between two checkpoints; the end of a task always makes one."""
+    keep: int = 2
+    """How many checkpoints to keep."""
+    tensorboard: bool = False
+    """Write TensorBoard scalars too."""
+    overwrite: bool = False
+    """Throw away what a run directory holds, instead of resuming it."""
+    stop_after: int | None = None
+    """Learn only so many tasks now; the same command without it goes on."""
+
+    def __post_init__(self) -> None:
+        settings.check_counts(self, "checkpoint_every", "keep", "stop_after")
+
+
+class RunDirectory:
+    """One seed's files. Opening it checks that it is free, and that it holds the same run."""
+
+    def __init__(
+        self,
+        path: pathlib.Path,
+        config: Config,
+        seed: int,
+        stream: Stream | None = None,
+        *,
+        overwrite: bool = False,
+    ):
+        self.path = path
+        self.seed = seed
+        self._wanted = config
+        self._stream = None if stream is None else describe(stream)
+        if not overwrite:
+            # Before anything is written: what is refused is left as it was.
+            check(path, config, seed, self._stream)
+        make(path)
+        self._lock = lock(path)
+        try:
+            if overwrite:
+                self._clear()
+            # Another process may have been here in between.
+            check(path, config, seed, self._stream)
+            self._write()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def checkpoints(self) -> pathlib.Path:
+        return self.path / "checkpoints"
+
+    @property
+    def metrics(self) -> pathlib.Path:
+        return self.path / "metrics.jsonl"
+
+    def recorder(
+        self, mark: dict[str, Any] | None, *, tensorboard: bool, total_steps: int
+    ) -> Recorder:
+        """Goes on after a mark."""
+        return Recorder(self.metrics, mark, tensorboard=tensorboard, total_steps=total_steps)
+
+    def check_no_records(self) -> None:
+        """Refuses to begin a run where there are records of one: it would write over them."""
+        if self.metrics.exists() and self.metrics.stat().st_size:
+            raise UserError(
+                f"{self.path} has records of a run, and {self.checkpoints} no checkpoint to go on "
+                "from. Put the checkpoints back; --overwrite throws the run away and starts it "
+                "anew."
+            )
+
+    def write_environment(self, devices: list[str], layout: str) -> None:
+        files.write_json(self.path / "environment.json", environment(devices, layout))
+
+    def write_matrices(self, matrices: Matrices) -> None:
+        write_matrices(self.path / FILE, matrices)
+
+    def close(self) -> None:
+        os.close(self._lock)
+
+    def _clear(self) -> None:
+        for found in self.path.iterdir():
+            if found.name != _LOCK:
+                shutil.rmtree(found) if found.is_dir() else found.unlink()
+
+    def _write(self) -> None:
+        wanted = self._wanted.flat() | {"seed": self.seed}
+        described = (self.path / "config.json", wanted), (self.path / "stream.json", self._stream)
+        for path, content in described:
+            # Compared as JSON has it, where a tuple is a list.
+            if content is not None and (
+                not path.exists() or _plain(files.read_json(path)) != _plain(content)
+            ):
+                files.write_json(path, content)
+
+
+def check(path: pathlib.Path, config: Config, seed: int, facts: Any | None) -> None:
+    """Refuses a directory that is not this run's: another one's, or somebody else's files.
+
+    `facts` are what `describe` says of the stream, where it is open.
+    """
+    advice = "Choose another --out, or --overwrite what is there."
+    recorded, tasks = path / "config.json", path / "stream.json"
+    if recorded.exists():
+        record, found = read_config(recorded)
+        differences = record.differences(config.record)
+        more = extending(config)
+        differences = [each for each in differences if each.split(":")[0] not in more]
+        if differences:
+            raise UserError(
+                f"{path} holds a run with other settings: {'; '.join(differences)}. {advice}"
+            )
+        if found != seed:
+            raise UserError(f"{path} holds the run of seed {found}. {advice}")
+        if facts is not None and tasks.exists():
+            _check_tasks(path, config, files.read_json(tasks), facts, advice)
+    elif path.is_dir():
+        # A process that was killed at its very beginning leaves these.
+        others = {found.name for found in path.iterdir()} - {_LOCK, "config.partial"}
+        if others:
+            raise UserError(
+                f"{path} holds {min(others)} and no config.json, so it is no run's. {advice}"
+            )
+
+
+def _check_tasks(path: pathlib.Path, config: Config, found: Any, facts: Any, advice: str) -> None:
+    """A run may be extended by further tasks; those that it has must be the same."""
+    try:
+        old = [(task["name"], task["fingerprint"]) for task in found["tasks"]]
+    except (KeyError, TypeError):
+        raise UserError(f"{path / 'stream.json'} is no list of tasks. {advice}") from None
+    new = [(task["name"], task["fingerprint"]) for task in facts["tasks"]]
+    for before, now in zip(old, new, strict=False):
+        if before != now:
+            raise UserError(
+                f"{path} holds a run on other data: its task {before[0]!r} is not the task "
+                f"{now[0]!r} of this one. {advice}"
+            )
+    if len(new) < len(old):
+        raise UserError(
+            f"{path} holds a run of {len(old)} tasks, and this one has {len(new)}: give all of "
+            f"them, or fewer to learn now with --stop-after. {advice}"
+        )
+    run = config.run
+    fixed = config.method.value.joint or (
+        run.schedule_over == "stream" and (run.schedule != "constant" or run.warmup)
+    )
+    if len(new) > len(old) and fixed:
+        raise UserError(
+            f"{path} holds a run of {len(old)} tasks. It cannot be extended, because all its tasks "
+            "are learned at once, or its schedule goes over all of them (--schedule-over task does "
+            f"not). {advice}"
+        )
+
+
+def extending(config: Config) -> tuple[str, ...]:
+    """Settings by which a run is extended, and does not become another one."""
+    return ("capacity", *getattr(config.stream.value, "extends", ()))
+
+
+def describe(stream: Stream) -> dict[str, Any]:
+    """What a reader of a run, or of its network, must know of the stream."""
+    return {
+        "name": stream.name,
+        "num_outputs": stream.num_outputs,
+        "input_shape": list(stream.input_shape),
+        "input_dtype": str(stream.input_dtype),
+        "target_dtype": str(stream.target_dtype),
+        "scale": stream.scale,
+        "offset": stream.offset,
+        "class_names": list(stream.class_names),
+        "tasks": [
+            {
+                "name": task.name,
+                "classes": None if task.classes is None else list(task.classes),
+                "train": len(task.train),
+                "test": len(task.test),
+                "fingerprint": fingerprint,
+            }
+            for task, fingerprint in zip(stream.tasks, stream.fingerprints(), strict=True)
+        ],
+    }
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+class Bystander:
+    """One seed's files, for a process that leaves them to the first one, or a run without any."""
+
+    def __init__(self, seed: int, checkpoints: pathlib.Path | None = None):
+        self.seed = seed
+        self.checkpoints = checkpoints
+
+    def recorder(
+        self, mark: dict[str, Any] | None, *, tensorboard: bool, total_steps: int
+    ) -> NoRecorder:
+        del mark, tensorboard, total_steps
+        return NoRecorder()
+
+    def check_no_records(self) -> None:
+        pass
+
+    def write_matrices(self, matrices: Matrices) -> None:
+        del matrices
+
+    def close(self) -> None:
+        pass
+
+
+def make(path: pathlib.Path) -> None:
+    with files.saying_why(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def lock(path: pathlib.Path) -> int:
+    """Held as long as the process lives; the kernel frees it even after SIGKILL."""
+    with files.saying_why(path / _LOCK):
+        descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise UserError(f"Another process is at work in {path}. Wait for it, or stop it.") from None
+    return descriptor
+
+
+def environment(devices: list[str], layout: str, packages: Iterable[str] = _PACKAGES) -> Any:
+    """What a reader needs to judge and repeat a run."""
+    return {
+        "command": " ".join(["python -m train", *sys.argv[1:]]),
+        "commit": _commit(),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "devices": devices,
+        "layout": layout,
+        "packages": {"tag_optax": tag_optax.__version__}
+        | {name: importlib.metadata.version(name) for name in packages},
+    }
+
+
+def _commit() -> str | None:
+    """The commit of the checkout that runs, if it is one."""
+    root = pathlib.Path(__file__).parents[2]
+    if not (root / ".git").exists() or shutil.which("git") is None:
+        return None
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        changed = git("status", "--porcelain", "--untracked-files=no")
+        return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
+    except subprocess.CalledProcessError:  # No commit yet, or a repository of another user.
+        return None

@@ -1,0 +1,333 @@
+"""What a run leaves in a user's hands: its measures, and a network that answers."""
+
+import dataclasses
+import pathlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from matplotlib.figure import Figure
+
+from train import files, plots, settings
+from train.errors import UserError
+from train.methods import Batch, Problem, TrainState, problem
+from train.models import as_model, named_weights, with_compute_dtype
+from train.run import metrics
+from train.run.checkpoint import restore_weights
+from train.run.config import Record, find
+from train.run.engine import evaluated_params
+from train.run.records import FILE, Matrices, read_config, read_matrices
+
+_AT_ONCE = 256  # Examples in a call of the network.
+
+
+class Prediction(NamedTuple):
+    """What a network answers for some inputs, where its targets are classes."""
+
+    labels: np.ndarray  # int[n]: the most likely class, as a unit of the output layer
+    probabilities: np.ndarray  # float32[n, outputs]: 0 for classes that were not in question
+    names: list[str]  # of the labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """One seed: what it measured, and where its weights come from."""
+
+    seed: int
+    matrices: Matrices
+    weights: Callable[[], tuple[Any, Any]]
+    """Parameters and stats; read only when they are asked for."""
+
+
+class RunResult:
+    """What `train.fit` returns and `train.load` reads: one seed, or several.
+
+    Measures are means over the seeds. The network is that of the first seed; `result[seed]` is
+    the result of one seed alone.
+    """
+
+    def __init__(
+        self,
+        config: Record,
+        stream: Mapping[str, Any],
+        model: Any,
+        runs: Sequence[Trained],
+        failed: Mapping[int, str] | None = None,
+    ):
+        self.config = config
+        """All settings, by their names."""
+        self.stream = stream
+        """Names, classes and sizes of the tasks."""
+        self.failed = dict(failed or {})
+        """Seeds that could not go on, and why."""
+        self._model = model
+        self.runs = list(runs)
+        """One for each seed."""
+        self._weights: tuple[Any, Any] | None = None
+        self._outputs: Callable[..., Any] | None = None
+
+    def __getitem__(self, seed: int) -> "RunResult":
+        chosen = [run for run in self.runs if run.seed == seed]
+        if not chosen:
+            raise KeyError(f"There is no seed {seed}: the seeds are {self.seeds}.")
+        return RunResult(self.config, self.stream, self._model, chosen)
+
+    def __repr__(self) -> str:
+        score = self.config["score"]
+        return (
+            f"RunResult({self.stream['name']}, {self.config.label}, seeds {self.seeds}: "
+            f"{'accuracy' if score == 'accuracy' else score} {self.accuracy:.4g}, forgetting "
+            f"{self.forgetting:.4g} after {self.tasks_finished} of {len(self.tasks)} tasks)"
+        )
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(run.seed for run in self.runs)
+
+    @property
+    def tasks(self) -> list[str]:
+        """The names of the tasks."""
+        return [task["name"] for task in self.stream["tasks"]]
+
+    @property
+    def class_names(self) -> list[str]:
+        """One for each output; numbers where the stream names none."""
+        return list(self.stream["class_names"]) or [
+            str(unit) for unit in range(self.stream["num_outputs"])
+        ]
+
+    @property
+    def matrices(self) -> np.ndarray:
+        """a[seed, t, s]: the score on task s after learning task t; NaN where not measured."""
+        return np.stack([run.matrices.accuracy for run in self.runs])
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """a[t, s], the mean over the seeds."""
+        return self.matrices.mean(axis=0)
+
+    @property
+    def alpha(self) -> np.ndarray | None:
+        """TAG's weights alpha[t, s], the mean over seeds and steps; None for other optimizers."""
+        found = [run.matrices.alpha for run in self.runs if run.matrices.alpha is not None]
+        return np.mean(found, axis=0) if found else None
+
+    def summary(self) -> list[metrics.Summary]:
+        """All metrics of each seed."""
+        return [metrics.summary(run.matrices.accuracy) for run in self.runs]
+
+    def _mean(self, name: str) -> float:
+        return float(np.mean([getattr(each, name) for each in self.summary()]))
+
+    @property
+    def accuracy(self) -> float:
+        """The mean score over the tasks learned, at the end."""
+        return self._mean("accuracy")
+
+    @property
+    def forgetting(self) -> float:
+        """How far earlier tasks have fallen from their best, on average."""
+        return self._mean("forgetting")
+
+    @property
+    def learning_accuracy(self) -> float:
+        """The mean score on each task just after it was learned."""
+        return self._mean("learning_accuracy")
+
+    @property
+    def backward_transfer(self) -> float:
+        """What later tasks added to the earlier ones, on average."""
+        return self._mean("backward_transfer")
+
+    @property
+    def tasks_finished(self) -> int:
+        return min(each.tasks_finished for each in self.summary())
+
+    @property
+    def params(self) -> Any:
+        """The parameters that are evaluated: nested dicts of arrays."""
+        return self._loaded()[0]
+
+    @property
+    def stats(self) -> Any:
+        """What the network keeps besides its parameters, such as running statistics."""
+        return self._loaded()[1]
+
+    def _loaded(self) -> tuple[Any, Any]:
+        if self._weights is None:
+            self._weights = self.runs[0].weights()
+        return self._weights
+
+    def outputs(self, x: Any, task: int | str | None = None) -> np.ndarray:
+        """What the network answers, for a batch of inputs like the stream's.
+
+        Where targets are classes, those that are not in question are put out of reach: with a task
+        (by number or name) the classes of all others, without one those of tasks not yet learned.
+        """
+        x = np.asarray(x)
+        expected = tuple(self.stream["input_shape"])
+        if x.ndim == 0 or x.shape[1:] != expected or not len(x):
+            raise UserError(
+                f"The inputs must be a batch [n, {', '.join(map(str, expected))}], as in training, "
+                f"and have the shape {list(x.shape)}."
+            )
+        if self._outputs is None:
+            self._outputs = self._network()
+        row = jnp.int32(len(self.tasks) if task is None else self._number(task))
+        found = []
+        for start in range(0, len(x), _AT_ONCE):
+            block = x[start : start + _AT_ONCE]
+            # Filled up, so that the last block compiles nothing anew.
+            filled = block[np.arange(min(_AT_ONCE, len(x))) % len(block)]
+            found.append(np.asarray(self._outputs(*self._loaded(), filled, row))[: len(block)])
+        return np.concatenate(found)
+
+    def predict(self, x: Any, task: int | str | None = None) -> Prediction:
+        """The most likely class of each input, and the probabilities of all.
+
+        Without a task, all classes of the tasks learned so far compete.
+        """
+        if self._mask() is None:
+            raise UserError(
+                f"The targets of {self.stream['name']} are no classes: use outputs(x) instead."
+            )
+        outputs = self.outputs(x, task)
+        labels = outputs.argmax(axis=-1)
+        names = self.class_names
+        return Prediction(
+            labels,
+            np.asarray(jax.nn.softmax(outputs.astype(np.float32), axis=-1)),
+            [names[label] for label in labels.ravel()],
+        )
+
+    def save(self, path: str | pathlib.Path) -> None:
+        """Writes the weights to a .safetensors file, under dotted names."""
+        try:
+            import safetensors.numpy
+        except ModuleNotFoundError as error:
+            raise UserError("Writing weights needs: pip install safetensors.") from error
+        path = pathlib.Path(path)
+        if path.suffix != ".safetensors":
+            raise UserError(f"Weights are written to a .safetensors file, and {path} is none.")
+        with files.saying_why(path):
+            safetensors.numpy.save_file(named_weights(*self._loaded()), path)
+
+    def plot(self) -> Figure:
+        """The accuracy on each task after each task, as a figure of matplotlib."""
+        title = f"{self.stream['name']}, {self.config.label}: accuracy on each task"
+        return plots.accuracy_matrix(self.matrices, self.tasks, title=title)
+
+    def _number(self, task: int | str) -> int:
+        tasks = self.tasks
+        if isinstance(task, str) and task in tasks:
+            return tasks.index(task)
+        if isinstance(task, int | np.integer) and 0 <= task < len(tasks):
+            return int(task)
+        raise UserError(
+            f"There is no task {task!r}: give a number from 0 to {len(tasks) - 1}, or one of "
+            f"{', '.join(tasks)}."
+        )
+
+    def _mask(self) -> np.ndarray | None:
+        """bool[tasks + 1, outputs]: the classes of each task, and of all that are learned."""
+        classes = [task["classes"] for task in self.stream["tasks"]]
+        if all(each is None for each in classes):
+            return None
+        mask = np.zeros((len(classes) + 1, self.stream["num_outputs"]), bool)
+        for row, units in zip(mask, classes, strict=False):
+            row[slice(None) if units is None else units] = True
+        mask[-1] = mask[: max(self.tasks_finished, 1)].any(axis=0)
+        return mask
+
+    def _network(self) -> Callable[..., Any]:
+        scale = self.stream["scale"]
+        dtype = np.dtype(self.stream["input_dtype"] if scale is None else np.float32)
+        inputs = jax.ShapeDtypeStruct(tuple(self.stream["input_shape"]), dtype)
+        mask = self._mask()
+        model = as_model(self._model, inputs, self.stream["num_outputs"])
+        if self.config["compute_dtype"] != "float32":
+            model = with_compute_dtype(model, self.config["compute_dtype"])
+        asked = Problem(
+            apply=model.apply,
+            loss=problem.cross_entropy,
+            score=problem.accuracy,
+            tasks=len(self.tasks),
+            mask=mask,
+            inputs=inputs,
+            targets=jax.ShapeDtypeStruct((), np.int32),
+            scale=scale,
+            offset=self.stream["offset"],
+            batch_size=_AT_ONCE,
+        )
+
+        @jax.jit
+        def outputs(params: Any, stats: Any, x: Any, row: jax.Array) -> jax.Array:
+            nothing = jnp.zeros(len(x))
+            batch = Batch(x, nothing, jnp.full(len(x), row), nothing)
+            return problem.frozen_outputs(asked, params, stats, batch)
+
+        return outputs
+
+
+def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
+    """The result of a run that `train.fit` or the command line has made.
+
+    Args:
+      directory: a seed's directory, or the one above it for all its seeds.
+      model: what was trained, where the run does not know its name: a run names the built-in
+        networks, and functions and classes of importable modules.
+    """
+    directory = pathlib.Path(directory)
+    paths = [directory]
+    if not (directory / "config.json").exists():
+        found = directory.glob("seed-*/config.json")
+        paths = sorted((path.parent for path in found), key=lambda p: int(p.name[5:] or 0))
+    if not paths:
+        raise UserError(f"{directory} is no run's directory: there is no config.json in it.")
+    configs = [read_config(path / "config.json") for path in paths]
+    for config, path in zip(configs, paths, strict=True):
+        if config[0] != configs[0][0]:
+            raise UserError(f"{path} has other settings than {paths[0]}: load one of them.")
+        if not (path / FILE).exists():
+            raise UserError(f"{path} has finished no task yet.")
+    record = configs[0][0]
+    try:
+        stream = files.read_json(paths[0] / "stream.json")
+    except FileNotFoundError:
+        raise UserError(
+            f"{paths[0]} has no stream.json: it holds what a run measured, and no network."
+        ) from None
+    if model is None:
+        model = _model_by_name(record, paths[0])
+    runs = [
+        Trained(seed, read_matrices(path / FILE), _lazily(path, stream, model))
+        for (_, seed), path in zip(configs, paths, strict=True)
+    ]
+    return RunResult(record, stream, model, runs)
+
+
+def _model_by_name(record: Record, path: pathlib.Path) -> Any:
+    if record["model"] == "given":
+        raise UserError(
+            f"The network of {path} was given as an object that has no name to import it by: pass "
+            "it again, as in train.load(directory, model=...)."
+        )
+    part = find("model", record["model"])
+    from_settings = {name: record[name] for name in settings.hints(part.value) if name in record}
+    # The weights are the run's, whatever they began with.
+    from_settings.pop("pretrained", None)
+    return dataclasses.replace(part.value, **from_settings) if from_settings else part.value
+
+
+def _lazily(path: pathlib.Path, stream: Mapping[str, Any], model: Any) -> Callable[[], Any]:
+    def weights() -> tuple[Any, Any]:
+        dtype = np.dtype(stream["input_dtype"] if stream["scale"] is None else np.float32)
+        inputs = jax.ShapeDtypeStruct(tuple(stream["input_shape"]), dtype)
+        made = as_model(model, inputs, stream["num_outputs"])
+        params, stats = jax.eval_shape(made.init, jax.random.key(0))
+        state: TrainState = restore_weights(path / "checkpoints", params, stats)
+        return evaluated_params(state), state.stats
+
+    return weights

@@ -1,0 +1,111 @@
+"""What is fixed along a run: its network, the problem that it learns, and its optimizer."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+
+from train import optimizers
+from train.methods import Batch, Problem, TrainState, problem
+from train.models import as_model, with_compute_dtype
+from train.run import step
+from train.run.config import Config
+from train.run.devices import Layout
+from train.run.step import Update
+from train.streams import Stream
+
+
+class Setup:
+    """Network, problem and optimizer for a stream, or for one with `more` tasks and classes."""
+
+    def __init__(
+        self, config: Config, stream: Stream, layout: Layout, capacity: int, *, more: int = 0
+    ):
+        self._config = config
+        self._layout = layout
+        self._capacity = capacity
+        outputs = stream.num_outputs + more
+        inputs = jax.ShapeDtypeStruct(stream.input_shape, stream.fed_dtype)
+        model = as_model(config.model.value, inputs, outputs)
+        dtype = config.run.compute_dtype
+        self._model = model if dtype == "float32" else with_compute_dtype(model, dtype)
+        self.problem = make_problem(config, stream, self._model.apply, layout.over_data(), more)
+        self.shapes: Any = jax.eval_shape(self._model.init, jax.random.key(0))
+
+    def check(self) -> None:
+        """Asks network, loss and score for a batch: what does not fit fails before any work."""
+        size, given = self.problem.batch_size, self.problem
+
+        def several(one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+            return jax.ShapeDtypeStruct((size, *one.shape), one.dtype)
+
+        task, weight = (jax.ShapeDtypeStruct((size,), kind) for kind in (np.int32, np.float32))
+        batch = Batch(several(given.inputs), several(given.targets), task, weight)
+
+        def ask(params: Any, stats: Any, batch: Batch, key: jax.Array) -> Any:
+            loss, _ = problem.mean_loss(given, params, stats, batch, key)
+            return loss, problem.total_score(given, params, stats, batch)
+
+        jax.eval_shape(ask, *self.shapes, batch, jax.random.key(0))
+
+    def start(self, seed: int) -> tuple[Any, Any]:
+        """Parameters and statistics of the network at the start."""
+        return self._model.init(jax.random.key(seed))
+
+    def update(self, steps: Sequence[int]) -> Update:
+        config, method = self._config, self._config.method.value
+        splits = self._layout.splits_bank
+        tx = optimizers.make(config.optimizer.value, self._capacity, splits_bank=splits)
+        if config.run.clip is not None:
+            tx = optax.chain(optax.clip_by_global_norm(config.run.clip), tx)
+        tx = method.chain(tx, self.problem)
+        kept = jax.eval_shape(tx.init, self.shapes[0])
+        return Update(
+            tx,
+            step.rate_factor(config.run, steps),
+            config.run.average,
+            # Learning everything at once, there is one task, and no other to be related to.
+            optimizers.keeps_tasks(kept) and not method.joint,
+        )
+
+    def init_state(self, update: Update, rng: Any, params: Any, stats: Any) -> TrainState:
+        memory = self._config.method.value.init_memory(self.problem, params)
+        return step.init_state(update, memory, self._capacity, rng, params, stats)
+
+    def state_shapes(self, update: Update) -> TrainState:
+        rng = jax.eval_shape(lambda: step.random_key(0))
+        return jax.eval_shape(functools.partial(self.init_state, update), rng, *self.shapes)
+
+
+def make_problem(
+    config: Config,
+    stream: Stream,
+    apply: Any,
+    over_devices: jax.sharding.NamedSharding | None = None,
+    more: int = 0,
+) -> Problem:
+    """What a config's network learns from a stream, with so many tasks of a class each added."""
+    config = config.resolved(stream.target_dtype)
+    tasks, outputs = len(stream.tasks), stream.num_outputs
+    mask = None
+    if any(task.classes is not None for task in stream.tasks):
+        mask = np.zeros((tasks + more, outputs + more), bool)
+        for row, task in zip(mask, stream.tasks, strict=False):
+            row[list(range(outputs) if task.classes is None else task.classes)] = True
+        mask[tasks:, outputs:] = True
+    return Problem(
+        apply=apply,
+        loss=config.loss.value,
+        score=config.score.value,
+        tasks=tasks + more,
+        mask=mask,
+        inputs=jax.ShapeDtypeStruct(stream.input_shape, stream.input_dtype),
+        targets=jax.ShapeDtypeStruct(stream.target_shape, stream.target_dtype),
+        scale=stream.scale,
+        offset=stream.offset,
+        batch_size=config.run.batch_size,
+        over_devices=over_devices,
+    )

@@ -1,0 +1,350 @@
+"""Settings: the fields of whatever has a name, read from text and files, checked and written.
+
+A named stream, model, optimizer or method is a frozen dataclass, and its fields are its settings.
+Built-in ones stand in a registry; any other is `package.module:attribute`, imported by `find`.
+"""
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import json
+import math
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from train.errors import UserError, nearest
+
+
+class Part(NamedTuple):
+    """One of the things that a run is made of."""
+
+    name: str
+    value: Any
+    """A frozen dataclass with settings, or something else that has none."""
+
+
+def flag(name: str) -> str:
+    """
+    >>> flag("learning_rate")
+    '--learning-rate'
+    """
+    return "--" + name.replace("_", "-")
+
+
+def check(holds: bool, name: str, rule: str, value: Any) -> None:
+    """Refuses the value of a setting.
+
+    >>> check(False, "batch_size", "must be at least 1", 0)
+    Traceback (most recent call last):
+    train.errors.UserError: --batch-size must be at least 1, and is 0.
+    """
+    if not holds:
+        raise UserError(f"{flag(name)} {rule}, and is {value}.")
+
+
+MOST = 2**31 - 1
+"""What an array can be long."""
+
+
+def check_counts(part: Any, *names: str) -> None:
+    """Settings that count something, or are None."""
+    for name in names:
+        value = getattr(part, name)
+        check(value is None or value >= 1, name, "must be at least 1", value)
+        check(value is None or value <= MOST, name, f"must be at most {MOST}", value)
+
+
+def check_numbers(part: Any) -> None:
+    """Every number is finite, and every choice one of those that there are."""
+    for name, hint in hints(part).items():
+        value = getattr(part, name)
+        finite = not isinstance(value, float) or math.isfinite(value)
+        check(finite, name, "must be finite", value)
+        valid = typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+        if valid and value not in valid:
+            choices = nearest(str(value), map(str, valid))
+            raise UserError(f"Unknown {name} {value!r}. {choices}")
+
+
+def values(part: Any) -> dict[str, Any]:
+    """The settings of a part, by their names; none where it is no dataclass."""
+    return {name: getattr(part, name) for name in hints(part)}
+
+
+def hints(part: Any) -> dict[str, Any]:
+    """The settings of a part, and their types.
+
+    A dataclass with a field that cannot be written on a command line is no set of settings: a
+    stream, or a network.
+    """
+    if not dataclasses.is_dataclass(part):
+        return {}
+    return _hints(part if isinstance(part, type) else type(part))
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    try:
+        found = typing.get_type_hints(kind)
+    except NameError:  # Of what is imported for a type checker alone.
+        return {}
+    named = {field.name: found[field.name] for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    return named if all(map(_is_simple, named.values())) else {}
+
+
+def replaced(part: Any, changes: Mapping[str, Any]) -> Any:
+    """The part with other settings, which are checked."""
+    return dataclasses.replace(part, **changes) if changes else part
+
+
+def find(kind: str, name: str, known: Mapping[str, Any], must_be: str) -> Part:
+    """A part by its name: a built-in one, or `package.module:attribute`.
+
+    >>> find("method", "ewk", {"ewc": None}, "a Method")
+    Traceback (most recent call last):
+    train.errors.UserError: Unknown method 'ewk'. Did you mean ewc? Valid: ewc, and
+    package.module:attribute.
+    """
+    if name in known:
+        return Part(name, known[name])
+    if ":" not in name:
+        choices = nearest(name, known).removesuffix(".")
+        raise UserError(f"Unknown {kind} {name!r}. {choices}, and package.module:attribute.")
+    return Part(name, with_settings(imported(kind, name), f"{flag(kind)} {name}", must_be))
+
+
+def imported(kind: str, name: str) -> Any:
+    """What `package.module:attribute` names."""
+    module, _, attribute = name.partition(":")
+    option = f"{flag(kind)} {name}"
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (module + ".").startswith(error.name + "."):
+            raise UserError(f"{option}: importing {module} fails: {error}.") from error
+        raise UserError(
+            f"{option}: there is no module {error.name}. Modules are found from the directory in "
+            "which the command is given, and where PYTHONPATH points."
+        ) from error
+    except ValueError as error:  # An empty name, or one with empty parts.
+        raise UserError(f"{option}: write it as package.module:attribute.") from error
+    except ImportError as error:
+        raise UserError(f"{option}: importing {module} fails: {error}.") from error
+    for each in attribute.split("."):
+        if not hasattr(found, each):
+            raise UserError(f"{option}: {module} has no attribute {attribute or '(empty)'}.")
+        found = getattr(found, each)
+    return found
+
+
+def name_of(given: Any) -> str | None:
+    """`package.module:attribute` of what can be imported again in another process, else None.
+
+    >>> name_of(nearest), name_of(lambda: None)
+    ('train.errors:nearest', None)
+    """
+    module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", None)
+    if not module or not name or module == "__main__" or "<" in name:
+        return None
+    return f"{module}:{name}"
+
+
+def with_settings(given: Any, option: str, must_be: str) -> Any:
+    """A user's dataclass with its defaults, or a function whose defaults become settings.
+
+    >>> def plain(tasks, learning_rate=0.1):
+    ...     return tasks, learning_rate
+    >>> made = with_settings(plain, "--optimizer plain", "a function")
+    >>> values(made), replaced(made, {"learning_rate": 0.5})(3)
+    ({'learning_rate': 0.1}, (3, 0.5))
+    """
+    if isinstance(given, type) and dataclasses.is_dataclass(given):
+        try:
+            given = given()
+        except TypeError as error:
+            raise UserError(
+                f"{option} must be {must_be}; its settings need defaults ({error})."
+            ) from error
+    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+        return given
+    return _from_function(given) if callable(given) else given
+
+
+def _from_function(function: Callable[..., Any]) -> Any:
+    # A metaclass, as of NNX modules, may hide what the class itself takes.
+    taken = function.__init__ if isinstance(function, type) else function
+    try:
+        signature = inspect.signature(taken)
+        annotated = typing.get_type_hints(taken)
+    except (NameError, TypeError, ValueError):
+        return function
+    found = {}
+    for name, parameter in signature.parameters.items():
+        if parameter.default is not parameter.empty:
+            hint = annotated.get(name, type(parameter.default))
+            if _is_simple(hint) and _is(parameter.default, hint):
+                found[name] = hint, parameter.default
+    if not found:
+        return function
+
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs, **values(self))
+
+    rest = [
+        each for name, each in signature.parameters.items() if name not in found and name != "self"
+    ]
+    made = dataclasses.make_dataclass(
+        getattr(function, "__name__", "Settings"),
+        [
+            (name, hint, dataclasses.field(default=default))
+            for name, (hint, default) in found.items()
+        ],
+        frozen=True,
+        kw_only=True,
+        namespace={"__call__": call, "__signature__": signature.replace(parameters=rest)},
+    )
+    made.__doc__ = function.__doc__
+    return made()
+
+
+def _is_simple(hint: Any) -> bool:
+    if typing.get_origin(hint) is Literal:
+        return True
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        rest = [each for each in typing.get_args(hint) if each is not type(None)]
+        return len(rest) == 1 and _is_simple(rest[0])
+    if typing.get_origin(hint) is tuple:
+        return all(_is_simple(each) for each in typing.get_args(hint) if each is not ...)
+    return hint in (bool, int, float, str)
+
+
+def read(part: Any, fields: Mapping[str, Any], source: object) -> dict[str, Any]:
+    """Some settings of a part as read from a file, each in its own type."""
+    known = hints(part)
+    return {name: typed(name, value, known[name], source) for name, value in fields.items()}
+
+
+def typed(name: str, value: Any, hint: Any, source: object) -> Any:
+    """
+    >>> typed("hidden", [8, 8], tuple[int, ...], "a.toml"), typed("b", 3, float, "a.toml")
+    ((8, 8), 3.0)
+    >>> typed("epochs", "three", int, "a.toml")
+    Traceback (most recent call last):
+    train.errors.UserError: a.toml: epochs must be int, and is "three".
+    """
+    value = tuple(value) if isinstance(value, list) else value
+    if not _is(value, hint):
+        shown = json.dumps(value, default=str)  # TOML has dates.
+        raise UserError(f"{source}: {name} must be {type_name(hint)}, and is {shown}.")
+    # Else the same setting would name two directories, b=3 and b=3.0.
+    is_float = hint is float or float in typing.get_args(hint)
+    return _as_float(value) if is_float and value is not None else value
+
+
+def _as_float(number: Any) -> Any:
+    if not isinstance(number, int):
+        return number
+    try:
+        return float(number)
+    except OverflowError:  # Of an int with hundreds of digits.
+        return math.inf
+
+
+def _is(value: Any, hint: Any) -> bool:
+    """Whether a value read from JSON is of a setting's type.
+
+    >>> _is(3, float), _is(True, int), _is((1, 2), tuple[int, ...]), _is(None, int | None)
+    (True, False, True, True)
+    """
+    if typing.get_origin(hint) is Literal:
+        return isinstance(value, str | int)  # `check_numbers` says which are valid.
+    if typing.get_origin(hint) is tuple:
+        return isinstance(value, tuple) and all(_is(v, typing.get_args(hint)[0]) for v in value)
+    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
+        return any(_is(value, each) for each in typing.get_args(hint))
+    if hint in (int, float) and isinstance(value, bool):
+        return False
+    return isinstance(value, (int, float) if hint is float else hint)
+
+
+def type_name(hint: Any) -> str:
+    """
+    >>> type_name(int), type_name(int | None)
+    ('int', 'int | None')
+    """
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def parse(name: str, text: str, hint: Any, option: str) -> Any:
+    """The value of a setting that is written on a command line.
+
+    >>> parse("hidden", "8x8", tuple[int, ...], "--set")
+    (8, 8)
+    """
+    try:
+        return _convert(text.strip(), hint)
+    except (ValueError, KeyError):
+        raise UserError(
+            f"{option}: {name} must be {type_name(hint)}, and is {text.strip()!r}."
+        ) from None
+
+
+def _convert(text: str, hint: Any) -> Any:
+    """Raises ValueError or KeyError where the text is of another type."""
+    if not text:
+        raise ValueError
+    if isinstance(hint, types.UnionType):  # Of a type and None.
+        return None if text.lower() == "none" else _convert(text, typing.get_args(hint)[0])
+    if typing.get_origin(hint) is Literal:
+        return text
+    if typing.get_origin(hint) is tuple:
+        return tuple(_convert(part, typing.get_args(hint)[0]) for part in text.split("x"))
+    if hint is bool:
+        return {"true": True, "false": False}[text.lower()]
+    return hint(text)
+
+
+def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
+    """The name and the text behind it, of each `NAME=VALUE`.
+
+    >>> assignments(["epochs=2", "max-examples=none"], "--set")
+    {'epochs': '2', 'max_examples': 'none'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not name or not equals or not value.strip():
+            raise UserError(f"{option} {text}: write it as FIELD=VALUE, as in learning_rate=0.1.")
+        if name in found:
+            raise UserError(f"{option}: {name} is given more than once.")
+        found[name] = value
+    return found
+
+
+def brief(value: Any) -> str:
+    """A value as it is written on a command line.
+
+    >>> brief(5.0), brief((100, 100)), brief(None), brief(True)
+    ('5', '100x100', 'none', 'true')
+    """
+    match value:
+        case None | bool():
+            return str(value).lower()
+        case float():
+            return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+        case tuple():
+            return "x".join(map(str, value))
+    return str(value)
+
+
+def describe(fields: Mapping[str, Any], names: Iterable[str]) -> str:
+    """Some settings in few words.
+
+    >>> describe({"learning_rate": 0.00025, "hidden": (8, 8)}, ["learning_rate", "hidden"])
+    'learning_rate=0.00025 hidden=8x8'
+    """
+    return " ".join(f"{name}={brief(fields[name])}" for name in names)

@@ -1,0 +1,151 @@
+"""The data sets that streams are made of, and the line that records which of them a run saw."""
+
+import dataclasses
+import functools
+import pathlib
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from train.errors import UserError
+from train.streams import cache, prepared
+from train.streams.cache import Arrays
+from train.streams.stream import spaced
+
+
+class Source(NamedTuple):
+    """A data set that was read."""
+
+    train: Arrays
+    test: Arrays
+    class_names: Sequence[str]
+    line: str
+    """For the record: name, version and size."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSet:
+    """A data set as tensorflow-datasets names it."""
+
+    name: str
+    num_classes: int
+    full_size: tuple[int, int]
+    """Training and test examples of the whole data set: fewer are called a subset."""
+    manual: str = ""
+    """What the user must bring, for our own builders; empty where TFDS downloads."""
+    embedded: Callable[[tuple[int, int, int]], tuple[Arrays, Arrays]] | None = None
+    """Loads, in this image shape, what comes with a library: nothing to prepare or to cache."""
+    origin: str = ""
+    """The library it comes with; else its version is recorded."""
+
+    def is_subset(self, num_train: int, num_test: int) -> bool:
+        """Whether so many examples are less than the whole data set."""
+        return num_train + num_test < sum(self.full_size)
+
+    def read(
+        self,
+        found: prepared.Prepared | None,
+        image_shape: tuple[int, int, int],
+        cache_dir: pathlib.Path,
+    ) -> Source:
+        """Through the cache where it was found prepared; its labels are checked."""
+        names, origin = list(map(str, range(self.num_classes))), self.origin
+        if self.embedded:
+            train, test = self.embedded(image_shape)
+        else:
+            assert found is not None
+            train, test = (
+                cache.load(found, split, image_shape, cache_dir) for split in prepared.SPLITS
+            )
+            names, origin = found.class_names(self.num_classes), found.version
+        self._check_labels("train", train.labels)
+        self._check_labels("test", test.labels)
+        return Source(train, test, names, record(self, origin, len(train), len(test)))
+
+    def _check_labels(self, split: str, labels: np.ndarray) -> None:
+        wrong = labels[(labels < 0) | (labels >= self.num_classes)]
+        if len(wrong):
+            raise UserError(
+                f"{self.name} {split} has the label {wrong[0]}, outside the "
+                f"{self.num_classes} classes that are expected."
+            )
+        absent = np.setdiff1d(np.arange(self.num_classes), labels)
+        if len(absent):
+            raise UserError(
+                f"{self.name} has no {split} example of class {', '.join(map(str, absent))}."
+            )
+
+
+@functools.cache
+def load_digits(image_shape: tuple[int, int, int]) -> tuple[Arrays, Arrays]:
+    """scikit-learn's handwritten digits, enlarged: uint8 in a fixed 80/20 split of every class.
+
+    >>> train, test = load_digits((16, 16, 1))
+    >>> train.images.shape, test.images.shape
+    ((1438, 16, 16, 1), (359, 16, 16, 1))
+    """
+    import sklearn.datasets  # A second, which only this data set should pay.
+
+    digits: Any = sklearn.datasets.load_digits()
+    grey = np.round(digits.images * (255 / 16)).astype(np.uint8)
+    size = (image_shape[1], image_shape[0])
+    enlarged = [Image.fromarray(image).resize(size, Image.Resampling.BILINEAR) for image in grey]
+    images = np.stack([np.asarray(image) for image in enlarged]).reshape(-1, *image_shape)
+    labels = digits.target.astype(np.int64)
+    test = spaced(labels, 0.2)
+    return Arrays(images[~test], labels[~test]), Arrays(images[test], labels[test])
+
+
+_NOT_MNIST = "notMNIST_small.tar.gz (from http://yaroslavvb.com/upload/notMNIST/)"
+_MINI_IMAGENET = (
+    "mini_imagenet/ with a folder of images for each of the 100 classes (all in one folder, or "
+    "below train/ and val/), or mini-imagenet-cache-train.pkl, -val.pkl and -test.pkl"
+)
+
+DATA_SETS = {
+    data_set.name: data_set
+    for data_set in (
+        DataSet("cifar100", 100, (50_000, 10_000)),
+        DataSet("mini_imagenet", 100, (48_000, 12_000), manual=_MINI_IMAGENET),
+        DataSet("caltech_birds2011", 200, (5_994, 5_794)),
+        DataSet("cifar10", 10, (50_000, 10_000)),
+        DataSet("mnist", 10, (60_000, 10_000)),
+        DataSet("svhn_cropped", 10, (73_257, 26_032)),
+        DataSet("not_mnist", 10, (16_854, 1_870), manual=_NOT_MNIST),
+        DataSet("fashion_mnist", 10, (60_000, 10_000)),
+        DataSet("digits", 10, (1_438, 359), embedded=load_digits, origin="of scikit-learn"),
+    )
+}
+
+
+def record(data_set: DataSet, origin: str, num_train: int, num_test: int) -> str:
+    """Name, version and size.
+
+    >>> record(DATA_SETS["cifar100"], "3.0.2", 500, 100)
+    'cifar100 3.0.2 (500 + 100, a subset of 50000 + 10000)'
+    """
+    size = f"{num_train} + {num_test}"
+    if data_set.is_subset(num_train, num_test):
+        size += ", a subset of {} + {}".format(*data_set.full_size)
+    return f"{data_set.name} {origin} ({size})"
+
+
+def are_complete(lines: Sequence[str]) -> bool:
+    """Whether these lines name whole data sets; what they do not say is not taken for granted.
+
+    >>> are_complete(["cifar100 3.0.2 (50000 + 10000)"])
+    True
+    >>> are_complete(["cifar100 3.0.2 (500 + 100)"]), are_complete(["noise"]), are_complete([])
+    (False, False, False)
+    """
+    return bool(lines) and all(map(_is_complete, lines))
+
+
+def _is_complete(line: str) -> bool:
+    found = re.fullmatch(r"(\w+) .*\((\d+) \+ (\d+)\)", line)
+    if not found or found[1] not in DATA_SETS:
+        return False
+    return not DATA_SETS[found[1]].is_subset(int(found[2]), int(found[3]))

@@ -1,0 +1,394 @@
+"""The built-in streams by name: their settings, and how data sets become their tasks."""
+
+import dataclasses
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+
+from train import settings
+from train.errors import UserError, nearest
+from train.streams import cache, prepared, transforms
+from train.streams.data_sets import DATA_SETS, Source
+from train.streams.stream import Examples, Stream, Task
+
+DEGREES = 30
+Directory: TypeAlias = str | os.PathLike[str]
+
+
+class Plan(NamedTuple):
+    """One task, before its data are read: so that a wrong setting fails at once."""
+
+    name: str
+    data_set: str
+    classes: Sequence[int]
+    """Classes of the data set, in the order of the task's output units."""
+    transform: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NamedStream:
+    """A stream made of data sets; a kind of stream says in `plans` which tasks they become."""
+
+    num_tasks: int = 10
+    """How many tasks there are."""
+    order_seed: int | None = None
+    """Shuffles classes, data sets or rotations, or draws the permutations; None: natural order."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    """One line for `python -m train data`."""
+    data_sets: ClassVar[tuple[str, ...]]
+    image_shape: ClassVar[tuple[int, int, int]]
+    scale: ClassVar[float] = 1 / 255
+    offset: ClassVar[float] = 0.0
+    most_tasks: ClassVar[int] = 10_000  # The accuracy on each task after each task is written down.
+    extends: ClassVar[tuple[str, ...]] = ("num_tasks",)
+    """Settings that make the stream longer and leave its first tasks as they are, as long as no
+    order_seed shuffles them; `Stream.fingerprints` tells."""
+
+    def __post_init__(self) -> None:
+        count, seed, most = self.num_tasks, self.order_seed, self.most_tasks
+        settings.check(count >= 1, "num_tasks", "must be at least 1", count)
+        rule = f"must be at most {most} for {self.name}"
+        settings.check(count <= most, "num_tasks", rule, count)
+        settings.check(seed is None or seed >= 0, "order_seed", "must not be negative", seed)
+
+    @property
+    def num_classes(self) -> int:
+        """Of its first data set; of each where a task has a data set."""
+        return DATA_SETS[self.data_sets[0]].num_classes
+
+    def plans(self) -> list[Plan]:
+        """The tasks, in order."""
+        raise NotImplementedError
+
+    def open(
+        self,
+        data_dirs: Sequence[Directory] | Directory | None = None,
+        cache_dir: Directory | None = None,
+    ) -> Stream:
+        """The tasks with their examples; images stay on disk until they are taken.
+
+        Args:
+          data_dirs: where prepared data are looked for; by default TFDS_DATA_DIR, which may name
+            several directories, else `~/tensorflow_datasets`.
+          cache_dir: where decoded images are kept; by default TAG_OPTAX_CACHE, else the user's
+            cache directory.
+        """
+        plans = self.plans()
+        sources = self._sources([plan.data_set for plan in plans], data_dirs, cache_dir)
+        one_head = getattr(self, "shared_head", False)  # Not all streams have this setting.
+        tasks: list[Task] = []
+        class_names: list[str] = []
+        for plan in plans:
+            source = sources[plan.data_set]
+            names = [source.class_names[one] for one in plan.classes]
+            if one_head:
+                class_names.clear()
+            class_names += names
+            head = range(len(class_names) - len(names), len(class_names))
+            train, test = (_examples(plan, head, arrays) for arrays in (source.train, source.test))
+            tasks.append(Task(plan.name, train, test, classes=head))
+        return Stream(
+            name=self.name,
+            tasks=tasks,
+            num_outputs=len(class_names),
+            scale=self.scale,
+            offset=self.offset,
+            sources=[source.line for source in sources.values()],
+            class_names=class_names,
+        )
+
+    def _sources(
+        self,
+        names: Sequence[str],
+        data_dirs: Sequence[Directory] | Directory | None,
+        cache_dir: Directory | None,
+    ) -> dict[str, Source]:
+        """Every data set once, all missing ones in one error."""
+        directories = prepared.data_directories(data_dirs)
+        wanted = [DATA_SETS[name] for name in dict.fromkeys(names)]
+        found = {
+            one.name: prepared.find(one.name, directories) for one in wanted if not one.embedded
+        }
+        missing = [name for name, data in found.items() if data is None]
+        if missing:
+            raise UserError(
+                f"{self.name} needs {' and '.join(missing)}, found in none of: "
+                f"{', '.join(map(str, directories))}. {prepare_advice(self, missing)}"
+            )
+        for data in found.values():
+            if data is not None and not data.readable:
+                raise UserError(
+                    f"{data.name} in {data.directory} is in the format {data.file_format}, which "
+                    "only TensorFlow reads. Prepare it as array_record, in another directory or "
+                    f"after deleting this one. {prepare_advice(self, [data.name])}"
+                )
+        decoded = cache.cache_directory(cache_dir)
+        return {
+            one.name: one.read(found.get(one.name), self.image_shape, decoded) for one in wanted
+        }
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SplitClasses(NamedStream):
+    """All classes of one data set in equal parts, in natural order or shuffled."""
+
+    num_tasks: int = 20
+    """Into how many tasks the classes are split."""
+    extends = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        count = self.num_classes
+        divisors = ", ".join(str(n) for n in range(1, count + 1) if count % n == 0)
+        rule = f"must cut the {count} classes of {self.name} into equal tasks ({divisors})"
+        settings.check(count % self.num_tasks == 0, "num_tasks", rule, self.num_tasks)
+
+    def plans(self) -> list[Plan]:
+        order = _shuffled(range(self.num_classes), self.order_seed)
+        size = self.num_classes // self.num_tasks
+        parts = [order[k : k + size] for k in range(0, self.num_classes, size)]
+        return [Plan(_class_names(part), self.data_sets[0], part) for part in parts]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataSetEach(NamedStream):
+    """A task for each of the first data sets, in the listed order or shuffled."""
+
+    num_tasks: int = 5
+    """How many of the data sets are taken."""
+
+    def plans(self) -> list[Plan]:
+        chosen = _shuffled(self.data_sets[: self.num_tasks], self.order_seed)
+        return [Plan(name, name, range(self.num_classes)) for name in chosen]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SameClasses(NamedStream):
+    """One data set in every task, its images changed: the tasks may share one head."""
+
+    shared_head: bool = False
+    """All tasks answer with the same outputs."""
+
+    def _plan(self, name: str, transform: Callable[[np.ndarray], np.ndarray] | None) -> Plan:
+        return Plan(name, self.data_sets[0], range(self.num_classes), transform)
+
+
+class Rotations(SameClasses):
+    """The same images turned by 0, 30, 60, ... degrees, in this order or shuffled."""
+
+    most_tasks = 360 // DEGREES
+
+    def plans(self) -> list[Plan]:
+        size = self.image_shape[:2]
+        turns = _shuffled([DEGREES * k for k in range(self.num_tasks)], self.order_seed)
+        return [
+            self._plan(f"{turn} deg", transforms.Rotation(size, turn) if turn else None)
+            for turn in turns
+        ]
+
+
+class Permutations(SameClasses):
+    """The same images with permuted pixels; the first task leaves them as they are.
+
+    The permutations come from the seed, 0 where none is given: more tasks extend the sequence and
+    change none of it.
+    """
+
+    def plans(self) -> list[Plan]:
+        rng = np.random.default_rng(self.order_seed or 0)
+        pixels = self.image_shape[0] * self.image_shape[1]
+        orders = [rng.permutation(pixels) for _ in range(self.num_tasks - 1)]
+        return [
+            self._plan("identity", None),
+            *(
+                self._plan(f"permutation {k}", transforms.Permutation(order))
+                for k, order in enumerate(orders, start=1)
+            ),
+        ]
+
+
+class _SplitCifar100(SplitClasses):
+    name = "split-cifar100"
+    summary = "the 100 classes of CIFAR-100, 5 a task"
+    data_sets = ("cifar100",)
+    image_shape = (32, 32, 3)
+
+
+class _SplitMiniImagenet(SplitClasses):
+    name = "split-mini-imagenet"
+    summary = "the 100 classes of miniImageNet, 5 a task"
+    data_sets = ("mini_imagenet",)
+    image_shape = (84, 84, 3)
+    scale, offset = 2 / 255, -1.0
+
+
+class _SplitCub(SplitClasses):
+    name = "split-cub"
+    summary = "the 200 birds of CUB-200-2011, 10 a task"
+    data_sets = ("caltech_birds2011",)
+    image_shape = (224, 224, 3)
+    scale, offset = 2 / 255, -1.0
+
+
+class _FiveDatasets(DataSetEach):
+    name = "five-datasets"
+    summary = "CIFAR-10, MNIST, SVHN, notMNIST and Fashion-MNIST, one after the other"
+    data_sets = ("cifar10", "mnist", "svhn_cropped", "not_mnist", "fashion_mnist")
+    most_tasks = len(data_sets)
+    image_shape = (32, 32, 3)
+
+
+class _RotatedMnist(Rotations):
+    name = "rotated-mnist"
+    summary = "MNIST turned by 30 degrees more with every task"
+    data_sets = ("mnist",)
+    image_shape = (28, 28, 1)
+
+
+class _PermutedMnist(Permutations):
+    name = "permuted-mnist"
+    summary = "MNIST with its pixels in another fixed order in every task after the first"
+    data_sets = ("mnist",)
+    image_shape = (28, 28, 1)
+
+
+class _RotatedDigits(Rotations):
+    name = "rotated-digits"
+    summary = "scikit-learn's 1797 digits turned by 30 degrees a task; needs no download"
+    data_sets = ("digits",)
+    image_shape = (16, 16, 1)
+
+
+STREAMS: dict[str, NamedStream] = {
+    stream.name: stream
+    for stream in (
+        _SplitCifar100(),
+        _SplitMiniImagenet(),
+        _SplitCub(),
+        _FiveDatasets(),
+        _RotatedMnist(),
+        _PermutedMnist(),
+        _RotatedDigits(),
+    )
+}
+
+
+def named_stream(name: str, **changes: Any) -> NamedStream:
+    """The built-in stream of this name, with other settings.
+
+    >>> named_stream("rotated-mist")
+    Traceback (most recent call last):
+    train.errors.UserError: There is no stream "rotated-mist". Did you mean rotated-mnist? ...
+    """
+    if name not in STREAMS:
+        raise UserError(f'There is no stream "{name}". {nearest(name, STREAMS)}')
+    known = settings.values(STREAMS[name])
+    for setting in changes:
+        if setting not in known:
+            raise UserError(f"{name} has no setting {setting}. {nearest(setting, known)}")
+    return settings.replaced(STREAMS[name], changes)
+
+
+def load_stream(
+    name: str,
+    *,
+    data_dirs: Sequence[Directory] | Directory | None = None,
+    cache_dir: Directory | None = None,
+    **changes: Any,
+) -> Stream:
+    """Opens the built-in stream of this name, with other settings.
+
+    >>> stream = load_stream("rotated-digits", num_tasks=3)
+    >>> [task.name for task in stream.tasks], stream.num_outputs, stream.tasks[1].classes
+    (['0 deg', '30 deg', '60 deg'], 30, range(10, 20))
+    """
+    return named_stream(name, **changes).open(data_dirs, cache_dir)
+
+
+def as_stream(
+    given: Any,
+    data_dirs: Sequence[Directory] | Directory | None = None,
+    cache_dir: Directory | None = None,
+) -> Stream:
+    """Opens whatever a user may give for a stream.
+
+    >>> x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
+    >>> as_stream(lambda: [Task("first", (x, y), (x, y))]).num_outputs
+    2
+    """
+    name = getattr(given, "__name__", type(given).__name__)
+    if callable(given):
+        try:
+            inspect.signature(given).bind()
+        except (TypeError, ValueError) as error:  # The second where there is no signature.
+            raise UserError(f"The stream {name} must be callable without arguments.") from error
+        given = given()
+    if isinstance(given, NamedStream):
+        return given.open(data_dirs, cache_dir)
+    if isinstance(given, Stream):
+        return given
+    if isinstance(given, Sequence) and given and all(isinstance(each, Task) for each in given):
+        return Stream(name, given)
+    raise UserError(
+        "A stream must be a train.Stream, a list of train.Task, or a function without arguments "
+        f"that returns one of them, and {name} is or returns {type(given).__name__}."
+    )
+
+
+def prepare_command(stream: NamedStream, data_sets: Sequence[str]) -> str:
+    """What to type to prepare some data sets of a stream.
+
+    >>> prepare_command(STREAMS["rotated-mnist"], ["mnist"])
+    'python -m train prepare rotated-mnist'
+    >>> prepare_command(STREAMS["five-datasets"], ["mnist", "not_mnist"])
+    'python -m train prepare five-datasets --manual-dir DIR'
+    """
+    manual = any(DATA_SETS[name].manual for name in data_sets)
+    return f"python -m train prepare {stream.name}{' --manual-dir DIR' if manual else ''}"
+
+
+def prepare_advice(stream: NamedStream, data_sets: Sequence[str]) -> str:
+    """What to type, and what to bring, as a sentence.
+
+    >>> prepare_advice(STREAMS["five-datasets"], ["not_mnist"])
+    'Prepare with: python -m train prepare five-datasets --manual-dir DIR, where DIR holds
+    notMNIST_small.tar.gz (from http://yaroslavvb.com/upload/notMNIST/)'
+    """
+    advice = f"Prepare with: {prepare_command(stream, data_sets)}"
+    manual = [DATA_SETS[name].manual for name in data_sets if DATA_SETS[name].manual]
+    return f"{advice}, where DIR holds {' and '.join(manual)}" if manual else advice
+
+
+def _examples(plan: Plan, head: range, arrays: cache.Arrays) -> Examples:
+    units = np.full(DATA_SETS[plan.data_set].num_classes, -1, np.int32)
+    units[list(plan.classes)] = head
+    labels = units[arrays.labels]
+    rows = np.flatnonzero(labels >= 0)
+    return Examples(arrays.images, rows, labels[rows], plan.transform)
+
+
+def _shuffled(items: Sequence, seed: int | None) -> list:
+    if seed is None:
+        return list(items)
+    return [items[k] for k in np.random.default_rng(seed).permutation(len(items))]
+
+
+def _class_names(classes: Sequence[int]) -> str:
+    """A short name for a task.
+
+    >>> _class_names([5, 6, 7]), _class_names([7, 5, 6]), _class_names([9, 3, 4, 1, 8, 2, 7])
+    ('classes 5-7', 'classes 7,5,6', 'classes 9,3,4,...,7')
+    """
+    if len(classes) == 1:
+        return f"class {classes[0]}"
+    if list(classes) == list(range(classes[0], classes[-1] + 1)):
+        return f"classes {classes[0]}-{classes[-1]}"
+    names = [str(one) for one in classes]
+    if len(names) > 5:
+        names[3:-1] = ["..."]
+    return f"classes {','.join(names)}"

@@ -18,21 +18,22 @@ import jax
 from benchmarks import measure
 from benchmarks.stream_throughput import random_stream
 from train.methods import METHODS
-from train.run import config
+from train.paper.presets import preset
+from train.run.config import Config
 from train.run.engine import Engine
 
 TASKS = 20
 EXAMPLES = 100  # of the last task
 
 
-def last_task(settings: config.Config) -> tuple[Engine, Any]:
+def last_task(settings: Config) -> tuple[Engine, Any]:
     """An engine, and its state when the last task begins."""
     stream = random_stream(TASKS, (32, 32, 3), [10] * (TASKS - 1) + [EXAMPLES])
     engine = Engine(settings, stream)
     state = engine.init((0,))
-    for stage in range(len(engine.steps()) - 1):
-        state, _ = engine.train(state, (0,), stage, range(1))
-        state = engine.end_stage(state, (0,), stage)
+    for task in range(len(engine.steps()) - 1):
+        state, _ = engine.train(state, (0,), task, range(1))
+        state = engine.end_task(state, (0,), task)
     return engine, state
 
 
@@ -57,13 +58,13 @@ def milliseconds_per_example(engine: Engine, state: Any) -> float:
     times = []
     for _ in range(4):
         start = time.perf_counter()
-        state = jax.block_until_ready(engine.end_stage(state, (0,), last))
+        state = jax.block_until_ready(engine.end_task(state, (0,), last))
         times.append(time.perf_counter() - start)
     return 1e3 * statistics.median(times[1:]) / EXAMPLES
 
 
 def costs(optimizer: str, rounds: int) -> list[dict[str, Any]]:
-    presets = {name: config.preset("split-cifar100", optimizer, name) for name in METHODS}
+    presets = {name: preset("split-cifar100", optimizer, name) for name in METHODS}
     ready = {name: last_task(settings) for name, settings in presets.items()}
     steps = {name: stepper(*pair) for name, pair in ready.items()}
     times = measure.medians(measure.in_turns(steps, rounds))

@@ -6,7 +6,7 @@ The loop is the one that `python -m train run` runs, on `rotated-digits` with TA
 many epochs as the steps need: one step a call, records written, a checkpoint every 1,000 steps; and
 once more with checkpoints at the ends of tasks alone, and malloc made to give back what it does not
 use, so that steps are seen by themselves. What may grow is measured apart: a record, which a run
-keeps in memory and in every checkpoint, and what saving leaves behind.
+that goes on reads again, and what saving leaves behind.
 
 The tasks go through one donated step whose bank doubles when it is full. Each part has a process to
 itself, whose resident memory is read from /proc (Linux).
@@ -15,7 +15,6 @@ itself, whose resident memory is read from /proc (Linux).
 import argparse
 import concurrent.futures
 import ctypes
-import dataclasses
 import functools
 import gc
 import json
@@ -32,20 +31,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rich.console
 import tensorstore
 
 import tag_optax
 from benchmarks import measure
-from train.launch.display import Display
-from train.launch.seeds import open_stream
-from train.run import config
+from train.launch.jobs import Places, Streams
+from train.paper.presets import preset
 from train.run.checkpoint import Checkpoints
+from train.run.directory import Keeping, RunDirectory
 from train.run.engine import Engine
-from train.run.history import History
-from train.run.loop import Run
-from train.run.places import Places
-from train.run.rundir import RunDirectory
+from train.run.loop import Run, SeedRun
+from train.run.progress import RunProgress
+from train.run.records import Recorder
 
 POINTS = 100  # along the loop, at which memory is read
 LOG_EVERY = 500
@@ -80,11 +77,11 @@ class Compilations:
         self.count += event == "/jax/core/compile/backend_compile_duration"
 
 
-class Gauge(Display):
+class Gauge(RunProgress):
     """Reads the memory at regular steps of a run."""
 
     def __init__(self, steps: list[int], compilations: Compilations, read: Callable[[], int]):
-        super().__init__(rich.console.Console(quiet=True), "", steps)
+        super().__init__(lambda line: None, "", steps)
         self._compilations = compilations
         self._read = read
         self._every = max(1, sum(steps) // POINTS)
@@ -129,24 +126,18 @@ def training_loop(
     steps: int, checkpoint_every: int, read: Callable[[], int] = resident_bytes
 ) -> dict[str, Any]:
     compilations = Compilations()
-    settings = config.preset("rotated-digits", "tag-rmsprop")
-    stream = open_stream(settings, Places())
+    settings = preset("rotated-digits", "tag-rmsprop")
+    stream = Streams(Places()).open(settings)
     per_epoch = sum(Engine(settings, stream).steps())
-    settings = dataclasses.replace(
-        settings, epochs=math.ceil(steps / per_epoch), steps_per_call=1, log_every=LOG_EVERY
+    settings = settings.changed(
+        dict(epochs=math.ceil(steps / per_epoch), steps_per_call=1, log_every=LOG_EVERY)
     )
     engine = Engine(settings, stream)
     gauge = Gauge(engine.steps(), compilations, read)
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDirectory(pathlib.Path(scratch) / "run", settings, 0)
-        run = Run(
-            engine,
-            [directory],
-            directory.checkpoints,
-            checkpoint_every=checkpoint_every,
-            keep=2,
-            display=gauge,
-        )
+        keeping = Keeping(checkpoint_every=checkpoint_every)
+        run = Run(engine, [SeedRun(engine, directory, keeping)], keeping, gauge)
         start = time.perf_counter()
         failed = run.finish()
         seconds = time.perf_counter() - start
@@ -155,7 +146,7 @@ def training_loop(
     assert not failed, failed
     return {
         "steps": sum(engine.steps()),
-        "epochs": settings.epochs,
+        "epochs": settings.run.epochs,
         "checkpoint_every": checkpoint_every,
         "log_every": LOG_EVERY,
         "records": records,
@@ -170,38 +161,37 @@ def training_loop(
 
 
 def cost_of_a_record(count: int = 20_000) -> dict[str, Any]:
-    """What a line of losses costs in a history, while it is made ready to save, and when saved."""
-
-    def add(history: History) -> None:
+    """What a line of losses costs when it is written, when it is read again, and when saved."""
+    with tempfile.TemporaryDirectory() as scratch:
+        path = pathlib.Path(scratch) / "metrics.jsonl"
+        recorder = Recorder(path)
+        tracemalloc.start()
         for n in range(count):
-            # Numbers of their own, as in a run: small integers would be shared.
             place = {"kind": "train", "task": 1, "step": 1000 + n, "total_steps": 9000 + n}
-            history.records[0].append(place | {"loss": 1 / (n + 3)})
-
-    history = History.start(num_seeds=1, num_tasks=10)
-    tracemalloc.start()
-    add(history)
-    kept, _ = tracemalloc.get_traced_memory()
-    as_json = history.to_json()
-    both, _ = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    start = time.perf_counter()
-    history.to_json()
-    seconds = time.perf_counter() - start
+            recorder.write(place | {"loss": 1 / (n + 3)})
+        written, _ = tracemalloc.get_traced_memory()
+        mark = recorder.mark()
+        recorder.close()
+        start = time.perf_counter()
+        again = Recorder(path, mark)
+        seconds = time.perf_counter() - start
+        both, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        again.close()
     return {
         "records": count,
-        "bytes_in_memory": kept / count,
-        "bytes_while_saving": (both - kept) / count,
-        "bytes_in_a_checkpoint": len(json.dumps(as_json["records"])) / count,
-        "seconds_of_to_json": seconds,
+        "bytes_in_memory": written / count,
+        "bytes_in_memory_of_a_resumed_run": (both - written) / count,
+        "bytes_of_all_in_a_checkpoint": len(json.dumps(mark)),
+        "seconds_to_resume": seconds,
     }
 
 
 def cost_of_a_checkpoint(count: int) -> dict[str, Any]:
     """What saving one state again and again leaves in the process."""
-    settings = config.preset("rotated-digits", "tag-rmsprop")
-    engine = Engine(settings, open_stream(settings, Places()))
-    state, history = engine.init((0,)), History.start(num_seeds=1, num_tasks=settings.num_tasks)
+    settings = preset("rotated-digits", "tag-rmsprop")
+    engine = Engine(settings, Streams(Places()).open(settings))
+    state = engine.init((0,))
     warm_up = count // 5
     with tempfile.TemporaryDirectory() as scratch:
         path = pathlib.Path(scratch) / "checkpoints"
@@ -210,7 +200,7 @@ def cost_of_a_checkpoint(count: int) -> dict[str, Any]:
         for n in range(count):
             if n == warm_up:
                 before = held_bytes()
-            checkpoints.save(n, state, history)
+            checkpoints.save(n, state, {"step": n})
         left = held_bytes() - before
         checkpoints.close()
     return {

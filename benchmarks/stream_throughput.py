@@ -18,16 +18,17 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import rich.console
 
 from benchmarks import measure
-from train.launch.display import Display
-from train.run import batches, config
+from train.methods import Batch
+from train.methods.problem import mean_loss
+from train.paper.presets import preset
+from train.run import batches
+from train.run.directory import Keeping, RunDirectory
 from train.run.engine import Engine
-from train.run.loop import Run
-from train.run.problem import mean_loss
-from train.run.rundir import RunDirectory
-from train.streams.types import Examples, Stream, Task
+from train.run.loop import Run, SeedRun
+from train.run.progress import RunProgress
+from train.streams import Examples, Stream, Task
 
 
 def random_stream(num_tasks: int, shape: tuple[int, int, int], examples: list[int]) -> Stream:
@@ -40,17 +41,17 @@ def random_stream(num_tasks: int, shape: tuple[int, int, int], examples: list[in
         return Examples(images, np.arange(size), labels)
 
     tasks = [
-        Task(f"task {t}", range(5 * t, 5 * t + 5), part(t, size), part(t, 0), part(t, 10))
+        Task(f"task {t}", part(t, size), part(t, 10), classes=range(5 * t, 5 * t + 5))
         for t, size in enumerate(examples)
     ]
-    return Stream("noise", tasks, 5 * num_tasks, shape, 1 / 255, 0.0, ["noise"])
+    return Stream("noise", tasks, scale=1 / 255, sources=["noise"])
 
 
-class Clock(Display):
+class Clock(RunProgress):
     """Notes when each step of the last task was seen to be done."""
 
     def __init__(self, steps: list[int]):
-        super().__init__(rich.console.Console(quiet=True), "", steps)
+        super().__init__(lambda line: None, "", steps)
         self.times: list[float] = []
 
     def step(self, task: int, step: int, loss: float) -> None:
@@ -62,16 +63,8 @@ def loop_ms(engine: Engine) -> float:
     """Milliseconds of a step on the last task, everything on."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = RunDirectory(pathlib.Path(scratch) / "run", engine.config, 0)
-        clock = Clock(engine.steps())
-        run = Run(
-            engine,
-            [directory],
-            directory.checkpoints,
-            checkpoint_every=100,
-            keep=2,
-            display=clock,
-        )
-        run.finish()
+        clock, keeping = Clock(engine.steps()), Keeping(checkpoint_every=100)
+        Run(engine, [SeedRun(engine, directory, keeping)], keeping, clock).finish()
         directory.close()
     between_calls = len(clock.times) - 1
     return 1e3 * (clock.times[-1] - clock.times[0]) / (between_calls * engine.steps_per_call)
@@ -80,21 +73,21 @@ def loop_ms(engine: Engine) -> float:
 def bare_gradient(engine: Engine) -> Any:
     """The jitted gradient of the engine's own loss, on a batch that is on the device already."""
     state = engine.init((0,))
-    size = engine.config.batch_size
+    size = engine.config.run.batch_size
     last = len(engine.stream.tasks) - 1
     examples = engine.stream.tasks[last].train
     batch = batches.take({last: examples}, (0,), 0, range(1), batch_size=size)
-    batch = batches.Batch(*(jnp.asarray(x[0, 0]) for x in batch))
+    batch = Batch(*(jnp.asarray(x[0, 0]) for x in batch))
 
     def loss(params: Any) -> Any:
-        return mean_loss(engine.problem, params, state.batch_stats, batch, jax.random.key(0))
+        return mean_loss(engine.problem, params, state.stats, batch, jax.random.key(0))
 
     gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))
     return lambda: gradient(state.params)
 
 
 def against_the_gradient(rounds: int, steps: int) -> dict[str, Any]:
-    settings = config.preset("split-cifar100", "tag-rmsprop")
+    settings = preset("split-cifar100", "tag-rmsprop")
     # One step for each of the first 19 tasks, so that all of them are in the bank.
     stream = random_stream(20, (32, 32, 3), [10] * 19 + [10 * steps])
     engine = Engine(settings, stream)
@@ -119,19 +112,19 @@ def against_the_gradient(rounds: int, steps: int) -> dict[str, Any]:
 def steps_in_a_call(rounds: int) -> list[dict[str, Any]]:
     """Milliseconds of a step for several numbers of steps inside one compiled call."""
     rows = []
-    cases: list[tuple[config.ModelName, tuple[int, int, int], tuple[int, ...], int]] = [
+    cases: list[tuple[str, tuple[int, int, int], tuple[int, ...], int]] = [
         ("mlp", (16, 16, 1), (1, 10, 50), 500),
         ("resnet18-reduced", (32, 32, 3), (1, 10), 40),
     ]
     for model, shape, choices, timed in cases:
         engines = {}
         for choice in choices:
-            settings = config.Config(
-                stream="rotated-digits", model=model, num_tasks=2, steps_per_call=choice
+            settings = preset("rotated-digits", "tag-rmsprop", model=model).changed(
+                {"num_tasks": 2, "steps_per_call": choice}
             )
             engines[choice] = Engine(settings, random_stream(2, shape, [10, 10 * timed]))
             loop_ms(engines[choice])
-        times = {choice: [] for choice in choices}
+        times: dict[int, list[float]] = {choice: [] for choice in choices}
         for _ in range(rounds):
             for choice, engine in engines.items():
                 times[choice].append(loop_ms(engine))

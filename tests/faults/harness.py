@@ -145,7 +145,7 @@ def what_it_left(run: pathlib.Path) -> dict[str, object]:
         "matrices": (run / "matrices.json").read_bytes(),
         "step": last.name,
         "fingerprint": record["fingerprint"],
-        "history": record["history"],
+        "notes": record["notes"],
     }
 
 

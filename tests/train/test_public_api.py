@@ -1,5 +1,5 @@
-"""A user's own streams, networks, methods and optimizers: from Python and from the command line, and
-no file of the package is edited."""
+"""A user's streams, networks, methods and optimizers: from Python and from the command line, and no
+file of the package is edited."""
 
 import json
 import os

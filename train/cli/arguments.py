@@ -171,6 +171,8 @@ def parse(arguments: Sequence[str]) -> object:
         raise UserError(f"Unknown command {arguments[0]!r}. {nearest(arguments[0], _COMMANDS)}")
     configured = arguments[:1] in (["run"], ["grid"])
     base = _base_config(arguments) if configured else presets.preset(**_DEFAULT)
+    if configured:
+        _check_settings(arguments, base)
     if arguments[:1] == ["grid"]:
         base = base.changed({"evaluate_on": "validation"})
     if arguments[:1] == ["sweep"]:
@@ -257,6 +259,22 @@ def _base_config(arguments: Sequence[str]) -> Config:
     preset = presets.preset(**(_DEFAULT | names))
     config = dataclasses.replace(preset, loss=find("loss", loss), score=find("score", score))
     return config.with_fields(fields, chosen.config) if fields else config
+
+
+def _check_settings(arguments: Sequence[str], base: Config) -> None:
+    """Says of a setting that would change nothing whose it is."""
+    mine = base.flat()
+    for word in arguments:
+        name = word.partition("=")[0].removeprefix("--").removeprefix("no-").replace("-", "_")
+        if not word.startswith("--") or name in mine:
+            continue
+        for kind, (known, _) in KINDS.items():
+            owners = [each for each, part in known.items() if name in settings.hints(part)]
+            if owners:
+                raise UserError(
+                    f"{settings.flag(name)} is a setting of --{kind} {' or '.join(owners)}, and "
+                    f"would change nothing with {getattr(base, kind).name}."
+                )
 
 
 def _check_lists(arguments: Sequence[str]) -> None:

@@ -104,7 +104,7 @@ def _check_agreed(jobs: Sequence[Job], devices: Devices, parallel: Parallel) -> 
     first = jobs[0]
     asked: dict[str, Any] = first.config.flat() | dataclasses.asdict(devices)
     asked |= dataclasses.asdict(first.keeping) | {"parallel": parallel}
-    asked |= {"seeds": [job.seed for job in jobs], "directory": str(first.directory)}
+    asked["seeds"] = [job.seed for job in jobs]
     hosts.check_agreed(asked)
 
 

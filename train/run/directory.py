@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import importlib.metadata
+import math
 import os
 import pathlib
 import platform
@@ -11,6 +12,8 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from typing import Any
+
+import numpy as np
 
 import tag_optax
 from train import files, settings
@@ -140,7 +143,7 @@ def check(path: pathlib.Path, config: Config, seed: int, facts: Any | None) -> N
         if found != seed:
             raise UserError(f"{path} holds the run of seed {found}. {advice}")
         if facts is not None and tasks.exists():
-            _check_tasks(path, config, files.read_json(tasks), facts, advice)
+            _check_tasks(path, config, read_description(tasks), facts, advice)
     elif path.is_dir():
         # A process that was killed at its very beginning leaves these.
         others = {found.name for found in path.iterdir()} - {_LOCK, "config.partial"}
@@ -152,11 +155,7 @@ def check(path: pathlib.Path, config: Config, seed: int, facts: Any | None) -> N
 
 def _check_tasks(path: pathlib.Path, config: Config, found: Any, facts: Any, advice: str) -> None:
     """A run may be extended by further tasks; those that it has must be the same."""
-    try:
-        old = [(task["name"], task["fingerprint"]) for task in found["tasks"]]
-    except (KeyError, TypeError):
-        raise UserError(f"{path / 'stream.json'} is no list of tasks. {advice}") from None
-    new = [(task["name"], task["fingerprint"]) for task in facts["tasks"]]
+    old, new = ([(t["name"], t["fingerprint"]) for t in each["tasks"]] for each in (found, facts))
     for before, now in zip(old, new, strict=False):
         if before != now:
             raise UserError(
@@ -207,6 +206,36 @@ def describe(stream: Stream) -> dict[str, Any]:
             for task, fingerprint in zip(stream.tasks, stream.fingerprints(), strict=True)
         ],
     }
+
+
+def read_description(path: pathlib.Path) -> dict[str, Any]:
+    """What `describe` said; raises FileNotFoundError where there is nothing."""
+    found = files.read_json(path)
+    try:
+        well = _is_description(found)
+    except (KeyError, TypeError, ValueError, SyntaxError):  # The last from numpy, of a dtype.
+        well = False
+    if not well:
+        raise UserError(f"{path} does not describe a stream of tasks.")
+    return found
+
+
+def _is_description(found: Any) -> bool:
+    tasks, outputs = found["tasks"], found["num_outputs"]
+    units = [unit for task in tasks for unit in task["classes"] or ()]
+    dtypes = [np.dtype(found[name]) for name in ("input_dtype", "target_dtype")]
+    texts = [found["name"], found["input_dtype"], found["target_dtype"], *found["class_names"]]
+    texts += [task[name] for task in tasks for name in ("name", "fingerprint")]
+    numbers = [found["offset"], 1.0 if found["scale"] is None else found["scale"]]
+    return (
+        bool(tasks)
+        and all(isinstance(each, str) and each.replace("\n", " ").isprintable() for each in texts)
+        and all(dtype.kind in "biufV" for dtype in dtypes)  # V: as bfloat16 has it.
+        and all(isinstance(number, int | float) and math.isfinite(number) for number in numbers)
+        and all(type(n) is int and 0 < n <= settings.MOST for n in (outputs, *found["input_shape"]))
+        and all(type(unit) is int and 0 <= unit < outputs for unit in units)
+        and len(found["class_names"]) in (0, outputs)
+    )
 
 
 def _plain(value: Any) -> Any:

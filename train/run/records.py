@@ -251,20 +251,12 @@ def _names(values: Any) -> list[str]:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class Measured(Matrices):
     """What a run directory says about a run."""
 
     path: pathlib.Path
     config: Record
     seed: int
-    accuracy: np.ndarray
-    alpha: np.ndarray | None
-    tasks: list[str]
-    sources: list[str]
-
-    @property
-    def finished(self) -> bool:
-        return bool(np.isfinite(self.accuracy[-1]).all())
 
 
 def read_measured(path: pathlib.Path) -> Measured:
@@ -277,7 +269,7 @@ def read_measured(path: pathlib.Path) -> Measured:
     tasks = config.get("num_tasks", len(found.tasks))
     if len(found.tasks) != tasks:
         raise UserError(f"{path} holds {len(found.tasks)} tasks, and its config.json has {tasks}.")
-    return Measured(path, config, seed, found.accuracy, found.alpha, found.tasks, found.sources)
+    return Measured(**vars(found), path=path, config=config, seed=seed)
 
 
 def read_config(path: pathlib.Path) -> tuple[Record, int]:

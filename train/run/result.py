@@ -17,6 +17,7 @@ from train.models import as_model, named_weights, with_compute_dtype
 from train.run import metrics
 from train.run.checkpoint import restore_weights
 from train.run.config import Record, find
+from train.run.directory import read_description
 from train.run.engine import evaluated_params
 from train.run.records import FILE, Matrices, read_config, read_matrices
 
@@ -294,7 +295,7 @@ def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
             raise UserError(f"{path} has finished no task yet.")
     record = configs[0][0]
     try:
-        stream = files.read_json(paths[0] / "stream.json")
+        stream = read_description(paths[0] / "stream.json")
     except FileNotFoundError:
         raise UserError(
             f"{paths[0]} has no stream.json: it holds what a run measured, and no network."

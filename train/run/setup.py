@@ -39,11 +39,11 @@ class Setup:
         """Asks network, loss and score for a batch: what does not fit fails before any work."""
         size, given = self.problem.batch_size, self.problem
 
-        def several(one: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
+        def several(one: Any) -> Any:
             return jax.ShapeDtypeStruct((size, *one.shape), one.dtype)
 
-        task, weight = (jax.ShapeDtypeStruct((size,), kind) for kind in (np.int32, np.float32))
-        batch = Batch(several(given.inputs), several(given.targets), task, weight)
+        one = (given.inputs, given.targets, np.zeros((), np.int32), np.zeros((), np.float32))
+        batch = Batch(*map(several, one))
 
         def ask(params: Any, stats: Any, batch: Batch, key: jax.Array) -> Any:
             loss, _ = problem.mean_loss(given, params, stats, batch, key)

@@ -97,6 +97,22 @@ def test_all_checkpoints_are_deleted(short, half, note):
     note("every checkpoint deleted", 1, "one sentence, exit code 2; nothing is touched")
 
 
+@pytest.mark.parametrize("fault", ["deleted", "a byte flipped"])
+def test_the_records_are_damaged(short, half, note, fault):
+    path = run_directory(half) / "metrics.jsonl"
+    if fault == "deleted":
+        path.unlink()
+    else:
+        flip(path, 100, 4)
+    before = contents(half)
+    ended = short.run(half)
+    assert ended.code == 2, ended.said
+    assert "metrics.jsonl" in ended.sentence
+    assert "--overwrite" in ended.sentence
+    assert contents(half) == before
+    note(f"metrics.jsonl {fault}", 1, "one sentence, exit code 2; nothing is touched")
+
+
 def test_two_processes_on_one_directory(short, same, half, note):
     for _ in range(3):
         shutil.rmtree(half.parent / "two", ignore_errors=True)

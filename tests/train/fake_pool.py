@@ -1,7 +1,5 @@
 """Runs that take no time: what they learn is a function of their config and seed."""
 
-import numpy as np
-
 from train import files
 from train.launch import processes
 from train.launch.processes import Failure

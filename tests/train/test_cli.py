@@ -245,7 +245,7 @@ def test_prepare_the_embedded_stream(capsys):
         (["run", "--learning-rat", "1"], "--learning-rate"),
         (["run", "--learning-rate", "fast"], "fast"),
         (["run", "--learning-rate", "-1"], "--learning-rate must be above 0"),
-        (["run", "--optimizer", "sgd", "--b", "3"], "Unrecognized options: --b, 3"),
+        (["run", "--optimizer", "sgd", "--b", "3"], "--b is a setting of --optimizer tag-rmsprop"),
         (["run", "--loss", "cross"], "Unknown loss 'cross'. Valid: auto, cross-entropy"),
         (["run", "--optimizer", "no.where:x"], "--optimizer no.where:x: there is no module no."),
         (["run", "--optimizer", "optax:nothing"], "optax has no attribute nothing"),

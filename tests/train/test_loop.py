@@ -149,7 +149,7 @@ def test_the_logged_loss_is_the_mean_of_its_steps(engine, whole_run):
     np.testing.assert_allclose(logged, means, rtol=1e-12)
 
 
-@pytest.mark.parametrize("after", [1, 2, 5])
+@pytest.mark.parametrize("after", [1, 3])
 def test_stopped_anywhere_and_resumed_is_the_same_to_the_bit(
     engine, uninterrupted, tmp_path, after
 ):
@@ -166,7 +166,9 @@ def test_stopped_anywhere_and_resumed_is_the_same_to_the_bit(
     assert_equal(uninterrupted, contents(tmp_path, engine))
 
 
-@pytest.mark.parametrize("method", ["ewc", "a-gem", "er", "ogd", "multitask"])
+@pytest.mark.parametrize(
+    "method", ["ewc", "er", "ogd", "multitask", pytest.param("a-gem", marks=pytest.mark.slow)]
+)
 def test_every_method_resumes_with_what_it_keeps(tiny, engines, tmp_path, method):
     engine = engines(with_method(tiny, method))
     start(engine, tmp_path / "whole")
@@ -389,7 +391,7 @@ def test_what_depends_on_the_number_of_tasks_grows(engine, tiny, uninterrupted, 
 
 @pytest.mark.parametrize("method", ["naive", "ewc", "a-gem", "er", "ogd"])
 def test_arrays_of_every_method_grow(tiny, method):
-    config = with_method(tiny, method, "tag-rmsprop")
+    config = with_method(tiny, method, "tag-rmsprop" if method == "naive" else "sgd")
     smaller = Engine(config.changed({"num_tasks": 2}), make_stream(2))
     larger = Engine(config, make_stream(3))
     saved = jax.tree.map(lambda x: jnp.full_like(x, 7), smaller.init_one(1))

@@ -66,7 +66,15 @@ def test_every_method_with_every_optimizer(tiny, tiny_stream, method, optimizer)
     assert engine.has_alpha == (optimizer.startswith("tag") and method != "multitask")
 
 
-@pytest.mark.parametrize("method", [name for name in METHODS if name != "naive"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "ewc",
+        "er",
+        "ogd",
+        *(pytest.param(m, marks=pytest.mark.slow) for m in ("a-gem", "multitask")),
+    ],
+)
 def test_seeds_side_by_side_equal_seeds_alone(tiny, engines, method):
     config = with_method(tiny, method)
     both, losses = learn(engines(config, 2), seeds=(1, 2))

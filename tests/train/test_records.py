@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from train.errors import UserError
-from train.run.records import Matrices, Progress, Recorder, read_matrices, write_matrices
+from train.run.records import Matrices, Position, Recorder, read_matrices, write_matrices
 
 
 def test_every_bit_comes_back(tmp_path):
@@ -131,7 +131,7 @@ def test_a_mark_does_not_grow_with_the_records(marked):
 
 
 def test_skipped_steps_are_counted_for_each_task():
-    progress = Progress()
+    progress = Position()
     assert progress.skipped_of_task() == 0
     progress.skip()
     progress.task = 2

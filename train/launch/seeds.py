@@ -162,7 +162,7 @@ def _run(
             stack.callback(opened[-1].close)
         groups: dict[tuple[int, int], list[SeedRun]] = {}
         for each in opened:
-            groups.setdefault((each.progress.task, each.progress.step), []).append(each)
+            groups.setdefault((each.position.task, each.position.step), []).append(each)
         outcome = SeedResults()
         for group in groups.values():
             fitting = engine
@@ -171,7 +171,7 @@ def _run(
             shown = progress.run(label, engine.steps())
             outcome.failed |= Run(fitting, group, keeping, shown).finish()
             for each in group:
-                if each.progress.failed is None:
+                if each.position.failed is None:
                     outcome.trained[each.seed] = _trained(each)
         return outcome
 

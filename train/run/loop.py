@@ -15,7 +15,7 @@ from train.run.checkpoint import Checkpoints
 from train.run.directory import Bystander, Keeping, RunDirectory
 from train.run.engine import Engine
 from train.run.progress import RunProgress
-from train.run.records import Matrices, Progress, to_nested
+from train.run.records import Matrices, Position, to_nested
 from train.run.signals import Stopped
 from train.run.step import Outcome
 
@@ -26,7 +26,7 @@ class SeedRun:
     def __init__(self, engine: Engine, directory: RunDirectory | Bystander, keeping: Keeping):
         self.seed = directory.seed
         self.directory = directory
-        self.progress = Progress()
+        self.position = Position()
         self.notes: list[str] = []
         """What was found when the run was opened, for the user."""
         self._checkpoints = None
@@ -43,7 +43,7 @@ class SeedRun:
             )
             self.state = engine.resized(saved, self.seed)
             mark = notes.pop("metrics")
-            self.progress = Progress(**notes)
+            self.position = Position(**notes)
         else:
             hosts.together(directory.check_no_records)
             self.state = engine.init_one(self.seed)
@@ -51,7 +51,7 @@ class SeedRun:
         self.matrices = Matrices.empty(
             tasks, list(engine.stream.sources), has_alpha=engine.has_alpha
         )
-        total = sum(engine.steps()[: self.progress.task]) + self.progress.step
+        total = sum(engine.steps()[: self.position.task]) + self.position.step
         self.recorder = directory.recorder(mark, tensorboard=keeping.tensorboard, total_steps=total)
         for record in self.recorder.records:
             if record["kind"] == "eval":
@@ -64,7 +64,7 @@ class SeedRun:
 
     def save(self, total: int, state: TrainState, *, wait: bool = False) -> None:
         if self._checkpoints is not None:
-            notes = dataclasses.asdict(self.progress) | {"metrics": self.recorder.mark()}
+            notes = dataclasses.asdict(self.position) | {"metrics": self.recorder.mark()}
             self._checkpoints.save(total, state, notes, wait=wait)
 
     def kept(self) -> str:
@@ -95,7 +95,7 @@ class Run:
         self._seeds = tuple(run.seed for run in runs)
         self._every = keeping.checkpoint_every
         self._steps = engine.steps()
-        self.task, self.step = runs[0].progress.task, runs[0].progress.step
+        self.task, self.step = runs[0].position.task, runs[0].position.step
         self._state = engine.join([run.state for run in runs])
         for run in runs:
             run.begin()
@@ -136,10 +136,10 @@ class Run:
                     raise Stopped(signum, f"task {self.task + 1}, step {self.step}")
             for index, run in enumerate(self._runs):
                 run.state = self._engine.split(self._state, index)
-        return {run.seed: run.progress.failed for run in self._runs if run.progress.failed}
+        return {run.seed: run.position.failed for run in self._runs if run.position.failed}
 
     def _well(self) -> list[int]:
-        return [i for i, run in enumerate(self._runs) if run.progress.failed is None]
+        return [i for i, run in enumerate(self._runs) if run.position.failed is None]
 
     def _going(self) -> bool:
         return bool(self._well())
@@ -189,12 +189,12 @@ class Run:
         self._display.step(self.task, steps.stop, float(np.mean(taken)))
 
     def _take_loss(self, run: SeedRun, step: int, loss: float, finite: bool) -> None:
-        progress, length = run.progress, self._steps[self.task]
+        position, length = run.position, self._steps[self.task]
         settings = self._engine.config.run
         if finite:
-            progress.losses.append(loss)
+            position.losses.append(loss)
         elif settings.on_nonfinite == "skip":
-            progress.skip()
+            position.skip()
         else:
             what = "gradient is not finite" if math.isfinite(loss) else f"loss became {loss}"
             _fail(
@@ -203,13 +203,13 @@ class Run:
                 "Try a smaller --learning-rate; --on-nonfinite skip goes on without such steps.",
             )
             return
-        if progress.skipped_of_task() == length:
+        if position.skipped_of_task() == length:
             why = f"Not one of the {length} steps of task {self.task + 1} was finite."
             _fail(run, why, "Try a smaller --learning-rate.")
         elif step % settings.log_every == 0 or step == length:
-            losses, progress.losses = progress.losses, []
+            losses, position.losses = position.losses, []
             mean = {"loss": math.fsum(losses) / len(losses)} if losses else {}
-            skipped = sum(progress.skipped)
+            skipped = sum(position.skipped)
             counted = {"skipped": skipped} if skipped else {}
             self._record(run, "train", step, **mean, **counted)
 
@@ -244,7 +244,7 @@ class Run:
         row = len(scores) - 1
         values: dict[str, Any] = {"accuracies": scores.tolist()}
         if alpha_sum is not None:
-            steps = self._steps[self.task] - run.progress.skipped_of_task()
+            steps = self._steps[self.task] - run.position.skipped_of_task()
             # The rows behind are those of tasks to come.
             added = alpha_sum[: len(scores)]
             values["alpha"] = to_nested(np.where(added > 0, added, np.nan) / steps)
@@ -266,10 +266,10 @@ class Run:
     def _save(self) -> None:
         for index in self._well():
             run = self._runs[index]
-            run.progress.task, run.progress.step = self.task, self.step
+            run.position.task, run.position.step = self.task, self.step
             run.save(self._total(), self._engine.split(self._state, index))
 
 
 def _fail(run: SeedRun, why: str, advice: str) -> None:
     """A seed that cannot go on; the others do."""
-    run.progress.failed = f"{why}{run.kept()} {advice}"
+    run.position.failed = f"{why}{run.kept()} {advice}"

@@ -17,7 +17,7 @@ FILE = "matrices.json"
 
 
 @dataclasses.dataclass
-class Progress:
+class Position:
     """Where one seed stands. Saved with its state, so that a resumed run records the same."""
 
     task: int = 0

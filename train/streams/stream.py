@@ -258,7 +258,6 @@ class Stream:
 
         return dataclasses.replace(self, tasks=[hold_out(task) for task in self.tasks])
 
-
     def without_test(self) -> "Stream":
         """The stream with nothing in its test parts."""
         nothing = np.zeros(0, np.int64)

@@ -136,6 +136,7 @@ def test_ogd_refuses_what_it_cannot_use():
         tag_optax.store_direction(optax.EmptyState(), one, task_id=0)
 
 
+@pytest.mark.ci
 def test_ogd_grows():
     directions = gradients(range(4))
     small, large = (tag_optax.project_orthogonal(1, capacity) for capacity in (2, 4))

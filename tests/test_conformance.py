@@ -9,6 +9,8 @@ import pytest
 import tag_optax
 from tests.streams import OPTIMIZERS
 
+pytestmark = pytest.mark.ci
+
 RATES = {"rms": 1e-2, "adagrad": 1.0, "adam": 1e-1}
 
 

@@ -8,11 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import orbax.checkpoint as ocp
+import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
 
 import tag_optax
 from tests.streams import ORDER, gradients, run
+
+pytestmark = pytest.mark.ci
 
 
 def loss(prediction, task):

@@ -14,6 +14,8 @@ import tag_optax
 from tag_optax import _relatedness
 from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients
 
+pytestmark = pytest.mark.ci
+
 LAST_COUNT = np.iinfo(np.int32).max
 
 

@@ -10,6 +10,8 @@ import tag_optax
 from benchmarks import cost_model, hlo
 from benchmarks.cost_model import Layout
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("task_devices", "model_devices"), [(1, 1), (8, 1), (1, 8), (4, 2)])

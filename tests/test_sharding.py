@@ -14,6 +14,8 @@ from jax.sharding import PartitionSpec as P
 import tag_optax
 from benchmarks import hlo
 
+pytestmark = pytest.mark.ci
+
 CAPACITY = 8
 ORDER = (5, 5, 0, 3, 0, 5, 7)
 AXIS_TYPES = [

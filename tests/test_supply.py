@@ -22,6 +22,8 @@ from train.streams.builders import pickles
 
 from .train.tiny_data import write
 
+pytestmark = pytest.mark.ci
+
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("tag_optax", "train", "benchmarks")
 SOURCES = sorted(

@@ -172,6 +172,7 @@ def check(words: list[str]) -> None:
             assert snapshot(here.parent) == before
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("command", ["run", "grid", "sweep"])
 @hypothesis.settings(max_examples=SIZE)
 @given(data=st.data())

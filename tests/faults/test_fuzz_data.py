@@ -32,6 +32,8 @@ from train.streams.decode import decode_image, encoded
 from ..train.tiny_data import Tiny, write
 from .commands import call, elsewhere, snapshot
 
+pytestmark = pytest.mark.ci
+
 SIZE = hypothesis.settings().max_examples
 
 

@@ -15,6 +15,8 @@ from tests.faults.harness import (
     what_it_left,
 )
 
+pytestmark = pytest.mark.ci
+
 OUTCOME = "resumed; the end is the same to the bit"
 
 

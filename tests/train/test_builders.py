@@ -19,6 +19,8 @@ from train.streams.builders.not_mnist import LETTERS, read_archive
 from train.streams.builders.pickles import load_arrays
 from train.streams.decode import encoded, png
 
+pytestmark = pytest.mark.ci
+
 RAW = pathlib.Path(__file__).parents[3] / "shared" / "raw"
 NAMES = [f"n{k:08d}" for k in range(100)]
 PARTS = {"train": NAMES[:64], "val": NAMES[64:80], "test": NAMES[80:]}

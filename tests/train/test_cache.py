@@ -14,6 +14,8 @@ from train.streams import cache, load_stream
 
 from .tiny_data import TEST, TRAIN, damage, write
 
+pytestmark = pytest.mark.ci
+
 
 def test_cache_is_used(mnist, capsys):
     first = load_stream("rotated-mnist", **mnist)

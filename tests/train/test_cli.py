@@ -63,6 +63,7 @@ def test_run_and_again(tmp_path, capsys, draw):
     assert all(plot.stat().st_size > 10_000 for plot in plots)
 
 
+@pytest.mark.ci
 def test_several_seeds_side_by_side_and_once_more(tmp_path, capsys):
     command = ["run", *QUICK, "--seeds", "1", "2", "--parallel", "vmap"]
     assert main(command) == 0
@@ -378,6 +379,7 @@ def stand_ins(tmp_path_factory):
     return ["--data-dir", str(directory)]
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "name",
     [

@@ -165,6 +165,7 @@ def learned(config: Config, count: int = 3):
     return states
 
 
+@pytest.mark.ci
 def test_the_average_is_the_plain_one(tiny):
     states = learned(tiny.changed({"average": 0.75}))
     average = states[0].params
@@ -178,6 +179,7 @@ def test_the_average_is_the_plain_one(tiny):
     assert evaluated_params(learned(tiny, 1)[-1]) is not None
 
 
+@pytest.mark.ci
 def test_a_schedule_scales_the_steps_and_a_clip_their_gradients(tiny):
     sgd = preset("rotated-digits", "sgd").changed(
         dict(hidden=(8,), batch_size=4, learning_rate=0.1)
@@ -198,6 +200,7 @@ def test_a_schedule_scales_the_steps_and_a_clip_their_gradients(tiny):
     assert moved(sgd.changed({"clip": 1e-3})) == pytest.approx(1e-4, rel=1e-3)
 
 
+@pytest.mark.ci
 def test_bfloat16_arithmetic_keeps_parameters_in_float32(tiny):
     state = learned(tiny.changed({"compute_dtype": "bfloat16"}), 2)[-1]
     assert {leaf.dtype for leaf in jax.tree.leaves(state.params)} == {jnp.dtype("float32")}

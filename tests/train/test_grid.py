@@ -24,6 +24,8 @@ from train.streams import Examples
 
 from .fake_pool import FakePool
 
+pytestmark = pytest.mark.ci
+
 APPENDIX = pathlib.Path(__file__).parents[3] / "shared" / "paper" / "tag.tex"
 SMALL = ["--stream", "rotated-digits", "--max-examples", "40", "--hidden", "8"]
 GRID = pathlib.Path("grids/rotated-digits/naive/sgd/grid")

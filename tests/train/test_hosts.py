@@ -17,6 +17,8 @@ from train.errors import LOST, UserError
 from train.launch import hosts as launched
 from train.run import hosts
 
+pytestmark = pytest.mark.ci
+
 ROOT = pathlib.Path(__file__).parents[2]
 # Ten tasks of 36 steps, a checkpoint every fourth.
 COMMAND = [

@@ -166,6 +166,7 @@ def test_stopped_anywhere_and_resumed_is_the_same_to_the_bit(
     assert_equal(uninterrupted, contents(tmp_path, engine))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "method", ["ewc", "er", "ogd", "multitask", pytest.param("a-gem", marks=pytest.mark.slow)]
 )
@@ -244,6 +245,7 @@ def both(tiny, engines):
     return engines(tiny.changed({"steps_per_call": 2}), 2)
 
 
+@pytest.mark.ci
 def test_seeds_side_by_side_resume_too(both, tmp_path):
     start(both, tmp_path / "whole", seeds=(1, 2))
     with pytest.raises(Stopped):
@@ -314,6 +316,7 @@ def as_jobs(config, stream, path, seeds=(1, 2), **keeping):
     ]
 
 
+@pytest.mark.ci
 def test_one_seed_that_fails_can_be_tried_again(tiny, tiny_stream, tmp_path, monkeypatch):
     """It does not stop the others; the same command goes on from its own checkpoint."""
     config = with_parts(tiny, optimizer="sgd", learning_rate=0.05, steps_per_call=2)
@@ -374,6 +377,7 @@ def test_a_run_is_extended_to_the_bit(tiny, tmp_path):
     assert read_measured(tmp_path / "extended/seed-1").config["num_tasks"] == 3
 
 
+@pytest.mark.ci
 def test_what_depends_on_the_number_of_tasks_grows(engine, tiny, uninterrupted, tmp_path):
     """Heads and rows of the bank are added; the tasks learned before keep theirs."""
     config = tiny.changed({"steps_per_call": 2, "num_tasks": 2})
@@ -511,6 +515,7 @@ def test_a_step_that_is_not_finite_stops_and_keeps_the_last_good_state(
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(state))
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize(
     "optimizer",
     ["tag-rmsprop", *(pytest.param(o, marks=pytest.mark.slow) for o in ("adam", "tag-adam"))],

@@ -10,6 +10,8 @@ from scipy import stats
 
 from train.methods import Batch, Problem, memory
 
+pytestmark = pytest.mark.ci
+
 SHAPE = (2, 2, 1)
 
 

@@ -27,6 +27,8 @@ from . import test_step
 from .conftest import make_stream
 from .test_methods import with_method
 
+pytestmark = pytest.mark.ci
+
 # Axes of the mesh, and the one that the tasks are spread over.
 LAYOUTS = [
     ({"data": 2, "model": 2}, "data"),

@@ -28,6 +28,8 @@ from train.settings import Part
 from .conftest import make_stream, with_parts
 from .test_step import learn, plain_loss, plain_mlp
 
+pytestmark = pytest.mark.ci
+
 GUIDE = pathlib.Path(__file__).parents[2] / "train/methods/README.md"
 
 

@@ -27,6 +27,8 @@ from train.models import (
 from train.models.nets import BasicBlock, OneConvBlock
 from train.models.pretrained import import_weights, torch_name
 
+pytestmark = pytest.mark.ci
+
 KEY = jax.random.key(7)
 RESNETS = [name for name in MODELS if name != "mlp"]
 

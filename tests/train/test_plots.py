@@ -14,6 +14,8 @@ from train.plot_style import COLOURS
 from train.report.write import save
 from train.run import metrics
 
+pytestmark = pytest.mark.ci
+
 NAN = math.nan
 LONG = "tag-rmsprop with a reservoir of 1000 examples and a warm-up (b = 5, every step)"
 RNG = np.random.default_rng(0)

@@ -118,6 +118,15 @@ def test_a_network_that_was_trained_answers_as_it_was_evaluated(tmp_path):
         result.predict(data.test.x[0])
 
 
+def test_a_published_run_is_loaded_without_its_network():
+    published = ROOT / "benchmarks/results/rotated_mnist/rotated-mnist/naive/tag-rmsprop"
+    result = train.load(published)
+    assert result.seeds == (1, 2, 3, 4, 5)
+    assert result.accuracy == pytest.approx(0.891, abs=1e-3)
+    with pytest.raises(UserError, match="no network"):
+        result.predict(np.zeros((1, 28, 28, 1)))
+
+
 def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     lines = []
@@ -130,6 +139,7 @@ def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
     assert any("task 2/2 learned" in line for line in lines)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("method", ["naive", "er", "a-gem", "ewc"])
 def test_a_finished_run_goes_on_with_more_tasks(method, tmp_path):
     out = dict(out=tmp_path, batch_size=8, capacity=4)
@@ -145,6 +155,7 @@ def test_a_finished_run_goes_on_with_more_tasks(method, tmp_path):
         train.fit(user_parts.points(2), user_parts.Net, tag, method, **out)
 
 
+@pytest.mark.ci
 def test_a_run_that_is_extended_has_a_larger_output_layer(tmp_path):
     """Heads of their own: the network, its moments and the bank grow; what was learned stays."""
     settings = dict(hidden=(8,), epochs=1, out=tmp_path, max_examples=100)
@@ -155,6 +166,7 @@ def test_a_run_that_is_extended_has_a_larger_output_layer(tmp_path):
     np.testing.assert_array_equal(more.matrix[:2, :2], first.matrix)
 
 
+@pytest.mark.ci
 def test_a_run_begun_vmapped_goes_on_serially_and_the_other_way_round(tmp_path):
     stream, tasks = user_parts.points(3), dict(seeds=(1, 2), batch_size=8)
     for first, second in (("vmap", "serial"), ("serial", "vmap")):
@@ -233,6 +245,7 @@ def test_settings_from_outside_are_in_the_help_and_no_others(capsys):
         assert flag not in shown
 
 
+@pytest.mark.ci
 def test_a_sweep_and_a_grid_take_names_from_outside(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
@@ -266,6 +279,7 @@ def test_a_config_file_that_names_some_fields_is_filled_up(tmp_path, monkeypatch
     )
 
 
+@pytest.mark.ci
 def test_seeds_run_in_processes_from_python(tmp_path, monkeypatch):
     """Functions of no importable module too: workers are given them by value."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -15,6 +15,8 @@ from train.paper.presets import preset
 
 from .fake_runs import write_run
 
+pytestmark = pytest.mark.ci
+
 CIFAR = """
 streams = ["split-cifar100"]
 optimizers = ["rmsprop", "tag-rmsprop", "tag-self"]

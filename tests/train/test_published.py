@@ -23,6 +23,8 @@ from train.run.records import FILE, find_runs, read_measured
 
 from .tiny_data import write
 
+pytestmark = pytest.mark.ci
+
 ROOT = pathlib.Path(__file__).parents[2]
 SWEEPS = sorted(publish.RESULTS.glob("*.toml"))
 

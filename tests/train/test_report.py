@@ -711,6 +711,7 @@ def written(tmp_path_factory) -> pathlib.Path:
     return out
 
 
+@pytest.mark.ci
 def test_the_page_is_whole_and_alone(written):
     text = (written / "report.html").read_text()
     parsed = Page(text)

@@ -19,6 +19,8 @@ from train.run.step import key_of_step
 
 from .conftest import make_stream, with_parts
 
+pytestmark = pytest.mark.ci
+
 
 def learn(engine, seeds=(1,), calls=None):
     """A whole stream, without records; returns the state and every loss."""

@@ -26,6 +26,8 @@ from train.run.signals import Stopped
 
 from .fake_pool import FakePool
 
+pytestmark = pytest.mark.ci
+
 ROOT = pathlib.Path(__file__).parents[2]
 SGD = ["--streams", "rotated-digits", "--optimizers", "sgd"]
 OGD = [*SGD, "--methods", "naive", "ogd"]

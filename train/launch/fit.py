@@ -167,7 +167,7 @@ def fit_config(
             read = load(job.directory, model)
             runs += read.runs
             stream = stream or read.stream
-            resolved = config.resolved(np.dtype(read.stream["target_dtype"]))
+            resolved = config.resolved(np.dtype(read.stream.get("target_dtype", np.int32)))
     return RunResult(resolved.record, stream or {}, model, runs, done.failed)
 
 

@@ -158,6 +158,8 @@ class RunResult:
 
     def _loaded(self) -> tuple[Any, Any]:
         if self._weights is None:
+            if "num_outputs" not in self.stream:
+                raise UserError("This run holds what was measured, and no network.")
             self._weights = self.runs[0].weights()
         return self._weights
 
@@ -167,6 +169,7 @@ class RunResult:
         Where targets are classes, those that are not in question are put out of reach: with a task
         (by number or name) the classes of all others, without one those of tasks not yet learned.
         """
+        self._loaded()
         x = np.asarray(x)
         expected = tuple(self.stream["input_shape"])
         if x.ndim == 0 or x.shape[1:] != expected or not len(x):
@@ -190,6 +193,7 @@ class RunResult:
 
         Without a task, all classes of the tasks learned so far compete.
         """
+        self._loaded()
         if self._mask() is None:
             raise UserError(
                 f"The targets of {self.stream['name']} are no classes: use outputs(x) instead."
@@ -293,18 +297,16 @@ def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
             raise UserError(f"{path} has other settings than {paths[0]}: load one of them.")
         if not (path / FILE).exists():
             raise UserError(f"{path} has finished no task yet.")
-    record = configs[0][0]
+    record, found = configs[0][0], [read_matrices(path / FILE) for path in paths]
     try:
         stream = read_description(paths[0] / "stream.json")
-    except FileNotFoundError:
-        raise UserError(
-            f"{paths[0]} has no stream.json: it holds what a run measured, and no network."
-        ) from None
-    if model is None:
-        model = _model_by_name(record, paths[0])
+    except FileNotFoundError:  # A run that is published: what it measured, and no network.
+        stream = {"name": record["stream"], "tasks": [{"name": name} for name in found[0].tasks]}
+    else:
+        model = _model_by_name(record, paths[0]) if model is None else model
     runs = [
-        Trained(seed, read_matrices(path / FILE), _lazily(path, stream, model))
-        for (_, seed), path in zip(configs, paths, strict=True)
+        Trained(seed, measured, _lazily(path, stream, model))
+        for (_, seed), measured, path in zip(configs, found, paths, strict=True)
     ]
     return RunResult(record, stream, model, runs)
 

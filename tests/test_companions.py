@@ -10,6 +10,8 @@ import pytest
 import tag_optax
 from tests.streams import gradients
 
+pytestmark = pytest.mark.ci
+
 
 def flat(tree) -> np.ndarray:
     return np.concatenate([np.ravel(x) for x in jax.tree.leaves(tree)])
@@ -136,7 +138,6 @@ def test_ogd_refuses_what_it_cannot_use():
         tag_optax.store_direction(optax.EmptyState(), one, task_id=0)
 
 
-@pytest.mark.ci
 def test_ogd_grows():
     directions = gradients(range(4))
     small, large = (tag_optax.project_orthogonal(1, capacity) for capacity in (2, 4))

@@ -10,6 +10,8 @@ import pytest
 import tag_optax
 from tests.streams import ORDER, RELATEDNESS, gradients, run
 
+pytestmark = pytest.mark.ci
+
 
 @pytest.fixture(autouse=True)
 def standard_promotion():

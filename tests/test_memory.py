@@ -9,6 +9,8 @@ import pytest
 import tag_optax
 from tests.streams import OPTIMIZERS, RELATEDNESS
 
+pytestmark = pytest.mark.ci
+
 CAPACITY = 20
 SHAPE = (256, 128)
 ROW = 256 * 128 * 4

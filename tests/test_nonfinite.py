@@ -14,6 +14,8 @@ import pytest
 import tag_optax
 from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, run
 
+pytestmark = pytest.mark.ci
+
 BAD = [np.nan, np.inf, -np.inf]
 KINDS = [*RELATEDNESS, "constant"]
 STORAGE = [None, "bfloat16", "float16"]

@@ -10,6 +10,8 @@ import tag_optax
 from tests.reference import NumpyTag
 from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, run
 
+pytestmark = pytest.mark.ci
+
 LOW = [jnp.float16, jnp.bfloat16]
 
 

@@ -30,7 +30,7 @@ from train.run.directory import Keeping
 from ..train.fake_runs import write_run
 from .commands import CODES, call, elsewhere, nothing_trains, snapshot
 
-pytestmark = pytest.mark.usefixtures(nothing_trains.__name__)
+pytestmark = [pytest.mark.usefixtures(nothing_trains.__name__), pytest.mark.ci]
 SIZE = hypothesis.settings().max_examples
 
 # Without its data, a stream is refused before most other mistakes.

@@ -15,7 +15,7 @@ from train.paper.presets import preset
 
 from .commands import call, elsewhere, nothing_trains, snapshot, write_finished
 
-pytestmark = pytest.mark.usefixtures(nothing_trains.__name__, "nothing_is_drawn")
+pytestmark = [pytest.mark.usefixtures(nothing_trains.__name__, "nothing_is_drawn"), pytest.mark.ci]
 SIZE = hypothesis.settings().max_examples
 
 CONFIG = preset("rotated-digits", "tag-rmsprop")

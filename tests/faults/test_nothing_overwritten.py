@@ -14,7 +14,7 @@ from train.run.directory import RunDirectory
 from ..train.fake_runs import write_run
 from .commands import call, elsewhere, nothing_trains, snapshot, write_finished
 
-pytestmark = pytest.mark.usefixtures(nothing_trains.__name__)
+pytestmark = [pytest.mark.usefixtures(nothing_trains.__name__), pytest.mark.ci]
 CONFIG = preset("rotated-digits", "tag-rmsprop").changed({"num_tasks": 2})
 RUN = ["run", "--stream", "rotated-digits", "--num-tasks", "2"]
 

@@ -300,6 +300,7 @@ def test_seeds_run_in_processes_from_python(tmp_path, monkeypatch):
     assert train.load(tmp_path, net).predict(np.zeros((3, 2), np.float32)).labels.shape == (3,)
 
 
+@pytest.mark.ci
 def test_a_run_that_is_killed_resumes_to_the_bit(tmp_path):
     words = [sys.executable, "-m", "train", "run", "--stream", f"{PARTS}:points", "--size", "4000"]
     words += ["--num-tasks", "2", "--model", f"{PARTS}:Net", "--optimizer", f"{PARTS}:signs"]

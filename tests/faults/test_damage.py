@@ -10,7 +10,7 @@ import pytest
 from tests.faults.harness import checkpoints, contents, flip, run_directory, some_file, wait
 
 RESUMED = "says so, goes on from the one before it; the end is the same to the bit"
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.harness import contents, run_directory, until, wait
 
-pytestmark = [pytest.mark.slow, pytest.mark.ci]
+pytestmark = pytest.mark.slow
 
 
 def fill(disk):

@@ -59,7 +59,8 @@ def fit(
         the squared error for numbers.
       score: the same, more being better; by default accuracy, and the squared error turned round.
       out: a directory for records and checkpoints, one below it for each seed. The same call again
-        resumes; with more tasks in the stream it goes on with these. None: nothing is written.
+        resumes; with more tasks in the stream it goes on with these. Functions cannot be compared:
+        what tells runs apart is settings, data, shapes and `name`. None: nothing is written.
       name: what the optimizer is called in tables, where it has no name of its own; a run under
         another name in the same directory is refused.
       parallel: how several seeds are run: "serial", "vmap" (side by side in one program),

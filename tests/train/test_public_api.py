@@ -137,6 +137,10 @@ def test_without_a_directory_nothing_is_written(tmp_path, monkeypatch):
     assert result.seeds == (1, 2)
     assert result[2].accuracy == result.summary()[1].accuracy
     assert any("task 2/2 learned" in line for line in lines)
+    auto = train.fit(
+        user_parts.points(), user_parts.Net, optax.sgd(0.1), seeds=(1, 2), parallel="auto"
+    )
+    np.testing.assert_array_equal(auto.matrices, result.matrices)
 
 
 @pytest.mark.ci

@@ -13,6 +13,7 @@ from train.errors import UserError
 from train.launch.jobs import Job, Places, Streams, tasks_learned
 from train.launch.seeds import Parallel, run_seeds
 from train.methods import Method
+from train.run import hosts
 from train.run.config import KINDS, Config, RunSettings, find, fits
 from train.run.devices import Devices
 from train.run.directory import Keeping, check, describe
@@ -148,9 +149,13 @@ def fit_config(
     ]
     if streams.is_open(config) and not keeping.overwrite:
         facts = describe(streams.open(config))
-        for job in jobs:
-            if job.directory is not None:  # Another stream's, though all of it may be learned.
-                check(job.directory, config, job.seed, facts)
+
+        def check_all() -> None:
+            for job in jobs:
+                if job.directory is not None:  # Another stream's, though all of it may be learned.
+                    check(job.directory, config, job.seed, facts)
+
+        hosts.together(check_all)
     done = run_seeds(jobs, streams, progress, parallel, devices=devices)
     model = config.model.value
     runs = []

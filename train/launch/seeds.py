@@ -53,7 +53,8 @@ def run_seeds(
     config = jobs[0].config
     _check_agreed(jobs, devices, parallel)
     layout = choose_layout(devices, config)
-    parallel = _choose_parallel(parallel, layout, config)
+    kept = jobs[0].directory is not None
+    parallel = _choose_parallel(parallel, layout, kept=kept)
     title = f"{config.stream.name} {config.record.label}"
     done = hosts.as_first(lambda: [is_done(job) for job in jobs], len(jobs))
     left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
@@ -108,7 +109,7 @@ def _check_agreed(jobs: Sequence[Job], devices: Devices, parallel: Parallel) -> 
     hosts.check_agreed(asked)
 
 
-def _choose_parallel(asked: Parallel, layout: Layout, config: Config) -> Parallel:
+def _choose_parallel(asked: Parallel, layout: Layout, *, kept: bool) -> Parallel:
     on_cpu = jax.default_backend() == "cpu"
     if layout.mesh is not None:
         if asked == "processes":
@@ -120,7 +121,9 @@ def _choose_parallel(asked: Parallel, layout: Layout, config: Config) -> Paralle
     if asked == "auto":
         # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
         # is filled best by all seeds in one program.
-        return "processes" if on_cpu else "vmap"
+        if on_cpu:  # What a process learns is handed over in the run's directory.
+            return "processes" if kept else "serial"
+        return "vmap"
     return asked
 
 

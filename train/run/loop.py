@@ -29,6 +29,7 @@ class SeedRun:
         self.position = Position()
         self.notes: list[str] = []
         """What was found when the run was opened, for the user."""
+        self._closed = False
         self._checkpoints = None
         if directory.checkpoints is not None:
             self._checkpoints = Checkpoints(
@@ -73,6 +74,9 @@ class SeedRun:
 
     def close(self, *, answering: bool = True) -> None:
         """Without answering, other processes are gone, and a checkpoint would wait for them."""
+        if self._closed:
+            return
+        self._closed = True
         try:
             if answering and self._checkpoints is not None:
                 self._checkpoints.close()

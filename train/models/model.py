@@ -8,7 +8,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +36,6 @@ class Model:
 
     A pure function. The key is a new one at every step, and None in evaluation.
     """
-
-    has_settings: ClassVar[bool] = False
 
 
 # What a module consists of: parameters, the two parts of a random stream, everything else.
@@ -126,8 +124,6 @@ class Linen:
     """A Linen module, which is a model once it is known what comes in."""
 
     module: linen.Module
-
-    has_settings: ClassVar[bool] = False
 
     def model(self, inputs: jax.ShapeDtypeStruct) -> Model:
         """The model for examples of this shape and type."""

@@ -136,7 +136,7 @@ def _repetition(section: Section) -> list[str]:
     lines = ["### To repeat", ""]
     runs = {run.path for group in section.groups for run in group.runs}
     for path in _sweeps():
-        plan = sweep.plan({}, sweep.read(path), preset, path)
+        plan = sweep.plan({}, sweep.read(path), preset)
         if not any(config.stream.name == section.stream for config in plan):
             continue
         asked = [

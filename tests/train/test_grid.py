@@ -12,7 +12,7 @@ import pytest
 from train.cli.main import main
 from train.errors import UserError
 from train.launch import grid as search
-from train.launch import halving, jobs
+from train.launch import jobs
 from train.launch.processes import Failure
 from train.methods import METHODS
 from train.optimizers import OPTIMIZERS
@@ -115,7 +115,7 @@ def test_our_grids():
 def test_every_grid_has_valid_cells_and_holds_its_preset():
     for method, optimizer in itertools.product(METHODS, OPTIMIZERS):
         usual = preset("split-cifar100", optimizer, method).changed({"evaluate_on": "validation"})
-        cells = search.plan(usual, dict(grids.axes(usual.record)), seeds=(1,)).cells()
+        cells = search.Grid(usual, dict(grids.axes(usual.record))).cells()
         assert len(set(cells)) == len(cells) >= 4
         if method == "naive":
             assert usual in cells
@@ -309,19 +309,19 @@ def test_schedules_keep_to_their_budget(cells, tasks):
     spent = []
     for budget in (0.2, 0.4, 0.6, 0.8, 1.0):
         try:
-            rungs = halving.schedule(cells, tasks, budget)
+            rungs = search.schedule(cells, tasks, budget)
         except UserError as error:
             least = float(str(error).split()[-1].rstrip("."))
             assert budget < least <= 1
-            assert halving.schedule(cells, tasks, least)
+            assert search.schedule(cells, tasks, least)
             continue
-        assert halving.cost(rungs) <= budget * cells * tasks + 1e-9
+        assert search.cost(rungs) <= budget * cells * tasks + 1e-9
         assert rungs[0].cells == cells
         assert rungs[-1].tasks == tasks
         for one, following in itertools.pairwise(rungs):
             assert following.cells == -(-one.cells // 2)
             assert following.tasks > one.tasks
-        spent.append(halving.cost(rungs))
+        spent.append(search.cost(rungs))
     assert spent[-1] == cells * tasks
     assert spent == sorted(spent)
 

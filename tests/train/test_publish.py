@@ -132,7 +132,7 @@ def test_every_choice_is_asked_for(choice):
     usual = preset("split-cifar100", choice.optimizer, choice.method)
     changed = usual.changed(choice.settings)
     assert changed != usual
-    assert {usual, changed} <= set(sweep.plan({}, sweep.read(path), preset, path))
+    assert {usual, changed} <= set(sweep.plan({}, sweep.read(path), preset))
 
 
 def test_methods_that_swap_places_are_named(tmp_path):

@@ -31,7 +31,7 @@ SWEEPS = sorted(publish.RESULTS.glob("*.toml"))
 
 def plan_of(name: str) -> sweep.Seeds:
     path = publish.RESULTS / f"{name}.toml"
-    return sweep.plan({}, sweep.read(path), preset, path)
+    return sweep.plan({}, sweep.read(path), preset)
 
 
 def row_of(config: Config) -> tuple[str, str, str]:

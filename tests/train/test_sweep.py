@@ -65,7 +65,7 @@ def write(text, name="sweep.toml"):
 
 def plan(text, **options):
     path = pathlib.Path(write(text))
-    return sweep.plan(options, sweep.read(path), preset, path)
+    return sweep.plan(options, sweep.read(path), preset)
 
 
 def jobs(cells):

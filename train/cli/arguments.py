@@ -175,8 +175,6 @@ def parse(arguments: Sequence[str]) -> object:
         _check_settings(arguments, base)
     if arguments[:1] == ["grid"]:
         base = base.changed({"evaluate_on": "validation"})
-    if arguments[:1] == ["sweep"]:
-        _check_lists(arguments)
     run, grid = (_with_settings(kind, base) for kind in (RunCommand, GridCommand))
     commands: Any = (
         Annotated[type(run), tyro.conf.subcommand("run", default=run)]  # type: ignore[operator]
@@ -275,16 +273,3 @@ def _check_settings(arguments: Sequence[str], base: Config) -> None:
                     f"{settings.flag(name)} is a setting of --{kind} {' or '.join(owners)}, and "
                     f"would change nothing with {getattr(base, kind).name}."
                 )
-
-
-def _check_lists(arguments: Sequence[str]) -> None:
-    """The names that a sweep lists: said here, where the parser knows no nearest."""
-    first = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    kinds = ("stream", "method", "optimizer", "model")
-    for kind in kinds:
-        first.add_argument(f"--{kind}s", nargs="*", default=[])
-    chosen, _ = first.parse_known_args(arguments[1:])
-    for kind in kinds:
-        for name in getattr(chosen, kind + "s"):
-            if not name.endswith(".toml"):  # The file may follow a list.
-                find(kind, name)

@@ -1,7 +1,8 @@
 """What each command of the command line does."""
 
+import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from train import report, settings
@@ -11,15 +12,15 @@ from train.cli.display import Display
 from train.errors import UserError
 from train.launch import grid, grid_results, hosts, sweep
 from train.launch.fit import fit_config
-from train.launch.jobs import Places, Streams, standing
+from train.launch.jobs import Places, Streams, show_standing, standing, undertaking
+from train.launch.processes import check_many, run_missing, say_failures
 from train.paper import grids, presets
 from train.run import hosts as processes
 from train.run.config import Config
 from train.run.devices import Devices
 from train.run.directory import Keeping
+from train.run.result import RunResult
 from train.streams import prepare
-
-_DEMO = ("rmsprop", "tag-rmsprop")
 
 
 def execute(command: object, display: Display) -> bool:
@@ -47,31 +48,17 @@ def execute(command: object, display: Display) -> bool:
 
 def _run(command: arguments.RunCommand, display: Display) -> bool:
     """Trains one config on its seeds and prints its table."""
-    config: Config = command.config
-    _say_untrained([config], display)
-    experiment = presets.experiment(command.out, config.record)
-    result = fit_config(
-        config,
-        command.seeds,
-        experiment,
-        keeping=command.keeping,
-        places=command.places,
-        progress=display,
-        parallel=command.parallel,
-        devices=command.devices,
-    )
+    chosen = {name: getattr(command, name) for name in ("parallel", "keeping", "places", "devices")}
+    result, finished = _train(command.config, command, display, **chosen)
     if not processes.is_first():
         return not result.failed
-    _say_failures(result.failed, experiment, display)
-    finished = [run.seed for run in result.runs if run.matrices.finished]
     if len(finished) < len(result.runs):
         display.say(
             f"Stopped after task {command.keeping.stop_after} of {len(result.tasks)}, as asked. "
             "The same command without --stop-after goes on."
         )
     if finished:
-        paths = [experiment / f"seed-{seed}" for seed in finished]
-        _report(paths, experiment / "report", display)
+        _report(finished, finished[0].parent / "report", display)
     return not result.failed
 
 
@@ -82,31 +69,39 @@ def _demo(command: arguments.DemoCommand, display: Display) -> bool:
         "RMSProp and TAG-RMSProp, each at its best learning rate, one pass over the data."
     )
     finished, well = [], True
-    for optimizer in _DEMO:
+    for optimizer in ("rmsprop", "tag-rmsprop"):
         config = presets.preset("rotated-digits", optimizer)
-        experiment = presets.experiment(command.out, config.record)
-        result = fit_config(
-            config,
-            command.seeds,
-            experiment,
-            keeping=Keeping(),
-            places=Places(),
-            progress=display,
-            parallel="serial",  # So small that processes would take longer to start than to run.
-            devices=Devices(),
-        )
-        _say_failures(result.failed, experiment, display)
+        # So small that processes would take longer to start than to run.
+        usual = dict(parallel="serial", keeping=Keeping(), places=Places(), devices=Devices())
+        result, paths = _train(config, command, display, **usual)
+        finished += paths
         well &= not result.failed
-        finished += [experiment / f"seed-{seed}" for seed in result.seeds]
     if finished:
         _report(finished, command.out / "rotated-digits" / "report", display)
     return well
 
 
+def _train(
+    config: Config,
+    command: arguments.RunCommand | arguments.DemoCommand,
+    display: Display,
+    **options: Any,
+) -> tuple[RunResult, list[pathlib.Path]]:
+    """The result of a command's seeds, and the directories of those that are finished."""
+    _say_untrained([config], display)
+    experiment = presets.experiment(command.out, config.record)
+    result = fit_config(config, command.seeds, experiment, progress=display, **options)
+    for seed, why in result.failed.items() if processes.is_first() else ():
+        display.say(f"seed {seed} failed ({experiment / f'seed-{seed}'}): {why}")
+    seeds = [run.seed for run in result.runs if run.matrices.finished]
+    return result, [experiment / f"seed-{seed}" for seed in seeds]
+
+
 def _grid(command: arguments.GridCommand, display: Display) -> bool:
     """Searches a grid and prints its table."""
     config: Config = command.config
-    varied = grid.axes(command.vary, config) or dict(grids.axes(config.record))
+    usual = grids.axes(config.record)
+    varied = grid.axes(command.vary, config) or dict(usual)
     if not varied:
         raise UserError("There is no grid for these: say what to --vary.")
     base = presets.preset(*(config.names()[k] for k in ("stream", "optimizer", "method", "model")))
@@ -117,66 +112,57 @@ def _grid(command: arguments.GridCommand, display: Display) -> bool:
                 f"This grid varies {name}: drop {settings.flag(name)}, or say what to --vary."
             )
     origin = "A grid"
-    if varied == grids.axes(config.record):
+    if varied == usual:
         origin = "The paper's grid" if grids.is_papers(config.record) else "Our own grid"
     _say_untrained([config], display)
-    chosen = grid.plan(config, varied, command.seeds, origin)
-    first = presets.experiment(command.out, base.record)
     search = grid.Search(
-        grid=chosen,
-        directory=first / "grid",
-        directory_of=lambda cell: presets.experiment(command.out, cell.record),
-        streams=Streams(command.places),
-        progress=display,
+        grid.Grid(config, varied, command.seeds, origin),
+        presets.experiment(command.out, base.record) / "grid",
+        lambda cell: presets.experiment(command.out, cell.record),
+        Streams(command.places),
+        display,
         processes=command.processes,
         keeping=command.keeping,
     )
     results, well = search.run(budget=command.budget, dry_run=command.dry_run)
     if results:
         title = f"{config.stream.name}, {config.record.label}"
-        display.console.print(grid_results.table(chosen.axes, results, title))
+        display.console.print(grid_results.table(varied, results, title))
     return well
 
 
 def _sweep(command: arguments.SweepCommand, display: Display) -> bool:
     """Does what is missing of a sweep and reports what is finished."""
-    listed = {name: list(getattr(command, name)) for name in sweep.LISTS}
-    options: dict[str, Any] = {name: values for name, values in listed.items() if values}
+    check_many(command.processes, command.keeping)
+    options: dict[str, Any] = {name: list(getattr(command, name)) for name in sweep.LISTS}
+    options = {name: values for name, values in options.items() if values}
     options["texts"] = settings.assignments(command.set, "--set")
     file = {} if command.file is None else sweep.read(command.file)
-    cells = sweep.plan(options, file, presets.preset, command.file)
-    _say_untrained(list(cells), display)
-    streams = Streams(command.places)
+    cells = sweep.plan(options, file, presets.preset)
+    _say_untrained(cells, display)
+    streams, overwrite = Streams(command.places), command.keeping.overwrite
     jobs = sweep.jobs(
         cells,
         lambda config: presets.experiment(command.out, config.record),
         streams,
-        command.keeping,
+        dataclasses.replace(command.keeping, overwrite=False),
     )
-    failed = sweep.run(
-        cells,
-        command.out,
-        jobs,
-        streams,
-        display,
-        processes=command.processes,
-        keeping=command.keeping,
-        dry_run=command.dry_run,
-    )
+    if not overwrite:
+        sweep.check_recorded(cells, command.out)
     if command.dry_run:
+        show_standing(jobs, display)
         return True
+    record = command.out / "sweep.json"
+    with undertaking(record, sweep.record(cells), jobs, streams, overwrite):
+        failed = run_missing(jobs, display, command.processes)
+        say_failures(failed, display)
     finished = [job.directory for job in jobs if standing(job) == "finished"]
     if finished:
         _report([path for path in finished if path], command.out / "report", display)
     return not failed
 
 
-def _say_failures(failed: dict[int, str], experiment: pathlib.Path, display: Display) -> None:
-    for seed, why in failed.items():
-        display.say(f"seed {seed} failed ({experiment / f'seed-{seed}'}): {why}")
-
-
-def _say_untrained(chosen: Sequence[Config], display: Display) -> None:
+def _say_untrained(chosen: Iterable[Config], display: Display) -> None:
     for config in chosen:
         if config.stream.name == "split-cub" and not config.flat().get("pretrained"):
             display.say(

@@ -10,7 +10,7 @@ import numpy as np
 
 from train import optimizers, settings
 from train.errors import UserError
-from train.launch.jobs import Job, Places, Streams, tasks_learned
+from train.launch.jobs import Places, Streams, tasks_learned
 from train.launch.seeds import Parallel, run_seeds
 from train.methods import Method
 from train.run import hosts
@@ -133,20 +133,8 @@ def fit_config(
 ) -> RunResult:
     """`fit`, of a config; the command line calls it too."""
     streams = Streams(places)
-    tasks = streams.num_tasks(config)
     title = f"{config.stream.name} {config.record.label}"
-    jobs = [
-        Job(
-            name=f"{title} seed {seed}",
-            config=config,
-            seed=seed,
-            tasks=tasks,
-            directory=None if out is None else out / f"seed-{seed}",
-            keeping=keeping,
-            places=places,
-        )
-        for seed in seeds
-    ]
+    jobs = [streams.job(title, config, seed, out, keeping) for seed in seeds]
     if streams.is_open(config) and not keeping.overwrite:
         facts = describe(streams.open(config))
 
@@ -159,22 +147,18 @@ def fit_config(
     done = run_seeds(jobs, streams, progress, parallel, devices=devices)
     model = config.model.value
     runs = []
-    stream: Mapping[str, Any] | None = None
-    resolved = config
+    stream: Mapping[str, Any] = {}
     for job in jobs:
-        if job.seed in done.failed:
-            continue
         if job.seed in done.trained:
             runs.append(done.trained[job.seed])
-            opened = streams.open(config)
-            stream = stream or describe(opened)
-            resolved = config.resolved(opened.target_dtype)
-        elif job.directory is not None and tasks_learned(job):
+            stream = stream or describe(streams.open(config))
+        elif job.seed not in done.failed and job.directory is not None and tasks_learned(job):
             read = load(job.directory, model)
             runs += read.runs
             stream = stream or read.stream
-            resolved = config.resolved(np.dtype(read.stream.get("target_dtype", np.int32)))
-    return RunResult(resolved.record, stream or {}, model, runs, done.failed)
+    if runs:
+        config = config.resolved(np.dtype(stream.get("target_dtype", np.int32)))
+    return RunResult(config.record, stream, model, runs, done.failed)
 
 
 def as_part(kind: str, given: Any, name: str | None = None) -> Part:

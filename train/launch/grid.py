@@ -1,30 +1,32 @@
-"""The search of a grid: all cells go to the end, or with a budget only the better ones."""
+"""The search of a grid: all cells go to the end, or with a budget only the better ones.
+
+A budget is spent by successive halving over the tasks of a stream: all cells learn the first few
+tasks; the better half of them learns twice as many, and so on, until those that are left reach the
+end. The budget decides how many tasks come before the first choice: the more, the surer it is.
+"""
 
 import dataclasses
 import itertools
+import math
 import pathlib
 import shlex
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from train import files, settings
 from train.errors import UserError
-from train.launch import grid_results, halving
+from train.launch import grid_results
 from train.launch.grid_results import CellResult
-from train.launch.halving import Rung
 from train.launch.jobs import (
     Job,
     Streams,
-    check_data,
-    check_keeping,
     check_seeds,
-    held,
     read_record,
     show_standing,
-    start_over,
     tasks_learned,
+    undertaking,
 )
-from train.launch.processes import Failure, check_processes, run_missing, say_failures
+from train.launch.processes import Failure, check_many, run_missing, say_failures
 from train.run import metrics, records
 from train.run.config import KINDS, Config, Record
 from train.run.directory import Keeping, extending
@@ -33,19 +35,73 @@ from train.settings import brief
 
 FILES = ("best.json", "diverged.json", "results.csv", "results.json", "results.md")
 """What a search writes beside grid.json."""
-# A grid is of one stream, method and optimizer, and never sees the test part.
-_FIXED = (*KINDS, "evaluate_on")
+
+
+class Rung(NamedTuple):
+    """So many cells learn so many tasks in all."""
+
+    tasks: int
+    cells: int
+
+
+def schedule(cells: int, tasks: int, budget: float | None) -> list[Rung]:
+    """The rungs that spend most of a budget, a share of what all cells to the end would cost.
+
+    >>> schedule(8, 10, budget=0.6)
+    [Rung(tasks=3, cells=8), Rung(tasks=6, cells=4), Rung(tasks=10, cells=2)]
+    >>> schedule(8, 10, budget=None)
+    [Rung(tasks=10, cells=8)]
+    """
+    if budget is None:
+        return [Rung(tasks, cells)]
+    if not 0 < budget <= 1:
+        raise UserError(f"--budget must lie in (0, 1], and is {budget:g}.")
+    full, costs = cells * tasks, []
+    for first in range(tasks, 0, -1):
+        rungs = [Rung(first, cells)]
+        while rungs[-1].tasks < tasks:
+            left = math.ceil(rungs[-1].cells / 2)
+            # The last one left has nothing more to be compared with.
+            rungs.append(Rung(tasks if left == 1 else min(2 * rungs[-1].tasks, tasks), left))
+        costs.append(cost(rungs))
+        if costs[-1] <= budget * full + 1e-9:
+            return rungs
+    least = math.ceil(100 * min(costs) / full) / 100
+    raise UserError(
+        f"--budget {budget:g} is too small: {cells} cells over {tasks} tasks need {least:g}."
+    )
+
+
+def cost(rungs: list[Rung]) -> int:
+    """How many times a cell learns a task.
+
+    >>> cost([Rung(tasks=2, cells=8), Rung(tasks=4, cells=4)])
+    24
+    """
+    starts = [0, *(rung.tasks for rung in rungs)]
+    return sum(
+        rung.cells * (rung.tasks - start) for rung, start in zip(rungs, starts, strict=False)
+    )
 
 
 @dataclasses.dataclass(frozen=True)
 class Grid:
-    """Fields to vary, and the config whose other fields all cells share."""
+    """Fields to vary, and the config whose other fields all cells share; every cell is checked."""
 
     base: Config
     axes: dict[str, tuple[Any, ...]]
     seeds: tuple[int, ...] = (1,)
     origin: str = "A grid"
     """Whose it is."""
+
+    def __post_init__(self) -> None:
+        if self.base.run.evaluate_on != "validation":
+            raise UserError(
+                "A grid is judged on held-out training data, never on the test part: drop "
+                "--evaluate-on test."
+            )
+        check_seeds(self.seeds)
+        self.cells()
 
     def cells(self) -> list[Config]:
         """Every combination, the last axis changing fastest."""
@@ -63,52 +119,29 @@ class Grid:
         cells, seeds = len(self.cells()), len(self.seeds)
         return (
             f"{self.origin} for {self.base.stream.name}, {self.base.record.label}: {varied}. "
-            f"{_counted(cells, 'cell')}, {_counted(seeds, 'seed')}, judged on 10 % of the training "
-            "data."
+            f"{cells} cell{'s' * (cells != 1)}, {seeds} seed{'s' * (seeds != 1)}, judged on 10 % "
+            "of the training data."
         )
 
 
-def plan(
-    base: Config, axes: dict[str, tuple[Any, ...]], seeds: tuple[int, ...], origin: str = "A grid"
-) -> Grid:
-    """The grid that varies these fields; every cell is checked."""
-    if base.run.evaluate_on != "validation":
-        raise UserError(
-            "A grid is judged on held-out training data, never on the test part: drop "
-            "--evaluate-on test."
-        )
-    check_seeds(seeds)
-    for name in axes:
-        if name in _FIXED:
-            raise UserError(
-                f"A grid cannot vary {name}. To compare several: python -m train sweep --help."
-            )
-        if name in extending(base):
-            raise UserError(f"A grid cannot vary {name}: more of it extends the same run.")
-    grid = Grid(base, axes, seeds, origin)
-    grid.cells()  # Checks them.
-    return grid
-
-
-def axes(texts: Sequence[str], base: Config, option: str = "--vary") -> dict[str, tuple[Any, ...]]:
+def axes(texts: Sequence[str], base: Config) -> dict[str, tuple[Any, ...]]:
     """The values of each field named, as `FIELD=V1,V2,...`."""
     found = {}
-    for name, listed in settings.assignments(texts, option).items():
-        if name in _FIXED:
+    for name, listed in settings.assignments(texts, "--vary").items():
+        # A grid is of one stream, method and optimizer, and never sees the test part.
+        if name in (*KINDS, "evaluate_on"):
             raise UserError(
                 f"A grid cannot vary {name}. To compare several: python -m train sweep --help."
             )
-        hint = base.hint(name, option)
-        values = tuple(settings.parse(name, text, hint, option) for text in listed.split(","))
+        hint = base.hint(name, "--vary")
+        if name in extending(base):
+            raise UserError(f"A grid cannot vary {name}: more of it extends the same run.")
+        values = tuple(settings.parse(name, text, hint, "--vary") for text in listed.split(","))
         twice = [value for value in values if values.count(value) > 1]
         if twice:
-            raise UserError(f"{option}: {name} has {twice[0]} more than once.")
+            raise UserError(f"--vary: {name} has {twice[0]} more than once.")
         found[name] = values
     return found
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}" + ("s" if number != 1 else "")
 
 
 def _listed(values: tuple[Any, ...]) -> str:
@@ -118,10 +151,9 @@ def _listed(values: tuple[Any, ...]) -> str:
 def check_recorded(grid: Grid, directory: pathlib.Path) -> None:
     """Refuses a directory that holds another grid. One with more values is the same, grown."""
 
-    def understand(found: Any) -> tuple[dict[str, tuple[Any, ...]], Record]:
-        axes = {name: tuple(map(_plain, values)) for name, values in found["axes"].items()}
-        hash(tuple(axes.items()))  # Else they could not be compared.
-        return axes, Record({name: _plain(value) for name, value in found["base"].items()})
+    def understand(found: Any) -> tuple[Record, Record]:
+        axes = Record({name: list(values) for name, values in found["axes"].items()})
+        return axes, Record(found["base"])
 
     found = read_record(directory / "grid.json", understand)
     if found is None:
@@ -133,13 +165,14 @@ def check_recorded(grid: Grid, directory: pathlib.Path) -> None:
             )
         return
     recorded, base = found
-    differences = []
     if recorded.keys() != grid.axes.keys():
-        differences.append(f"varied {', '.join(recorded)}, not {', '.join(grid.axes)}")
+        differences = [f"varied {', '.join(recorded)}, not {', '.join(grid.axes)}"]
     else:
-        for name, values in grid.axes.items():
-            if not set(recorded[name]) <= set(values):
-                differences.append(f"{name} {_listed(recorded[name])}, not {_listed(values)}")
+        differences = [
+            f"{name} {_listed(recorded[name])}, not {_listed(values)}"
+            for name, values in grid.axes.items()
+            if not set(recorded[name]) <= set(values)
+        ]
         shared = {name: grid.base[name] for name in grid.axes}
         differences += Record({**base, **shared}).differences(grid.base.record)
     if differences:
@@ -149,45 +182,35 @@ def check_recorded(grid: Grid, directory: pathlib.Path) -> None:
         )
 
 
-def _plain(value: Any) -> Any:
-    """A value that can be compared with that of a file."""
-    return tuple(value) if isinstance(value, list) else value
-
-
-@dataclasses.dataclass(frozen=True)
 class Search:
-    """A grid, and where and how it is searched."""
+    """A grid on its way; what it decides depends on what the runs have measured alone."""
 
-    grid: Grid
-    directory: pathlib.Path
-    """Of the grid's own files."""
-    directory_of: Callable[[Config], pathlib.Path]
-    """Of the runs of a cell."""
-    streams: Streams
-    progress: Progress
-    processes: int | None = None
-    keeping: Keeping = dataclasses.field(default_factory=Keeping)
-
-    def jobs(self, cells: Sequence[Config], stop_after: int | None = None) -> list[Job]:
-        """Seeds outermost: a search that is stopped knows something of every cell."""
-        keeping = dataclasses.replace(self.keeping, stop_after=stop_after)
-        return [
-            Job(
-                name=f"{self.grid.name(cell)} seed {seed}",
-                config=cell,
-                seed=seed,
-                tasks=self.tasks,
-                directory=self.directory_of(cell) / f"seed-{seed}",
-                keeping=keeping,
-                places=self.streams.places,
-            )
-            for seed in self.grid.seeds
-            for cell in cells
-        ]
-
-    @property
-    def tasks(self) -> int:
-        return self.streams.num_tasks(self.grid.base)
+    def __init__(
+        self,
+        grid: Grid,
+        directory: pathlib.Path,
+        directory_of: Callable[[Config], pathlib.Path],
+        streams: Streams,
+        progress: Progress,
+        *,
+        processes: int | None = None,
+        keeping: Keeping,
+    ):
+        """`directory` is of the grid's own files, `directory_of` of the runs of a cell."""
+        check_many(processes, keeping)
+        self._grid = grid
+        self._directory = directory
+        self._directory_of = directory_of
+        self._streams = streams
+        self._progress = progress
+        self._processes = processes
+        self._overwrite = keeping.overwrite
+        # What the first rung learns, the second must find.
+        self._keeping = dataclasses.replace(keeping, overwrite=False)
+        self._tasks = streams.num_tasks(grid.base)
+        self._diverged: dict[str, str] = {}
+        """Runs that would diverge again, because they are deterministic; and how they did."""
+        self._failed: dict[Job, Failure] = {}
 
     def run(
         self, *, budget: float | None = None, dry_run: bool = False
@@ -196,89 +219,86 @@ class Search:
 
         To diverge is an ordinary outcome of a search, unless every cell does.
         """
-        grid, directory, progress = self.grid, self.directory, self.progress
-        check_keeping(self.keeping)
-        check_processes(self.processes)
+        grid, directory, say = self._grid, self._directory, self._progress.say
         if budget is not None and grid.base.method.value.joint:
             raise UserError(
                 f"{grid.base.method.name} learns all tasks at once, so --budget has none to save: "
                 "drop it."
             )
         cells = grid.cells()
-        rungs = halving.schedule(len(cells), self.tasks, budget)
-        if not self.keeping.overwrite:
+        rungs = schedule(len(cells), self._tasks, budget)
+        if not self._overwrite:
             check_recorded(grid, directory)
-        progress.say(grid.introduction())
+        say(grid.introduction())
+        jobs = self._jobs(cells, self._tasks)
         if dry_run:
-            show_standing(self.jobs(cells), progress, _Climb(self).diverged)
+            self._read_diverged(jobs)
+            show_standing(jobs, self._progress, self._diverged)
             return [], True
-        check_data(self.jobs(cells), self.streams)
-        with held(directory):
-            if self.keeping.overwrite:
-                start_over(self.jobs(cells))
-                for path in directory.glob("*.*"):  # All but the lock.
-                    path.unlink()
-                # What the first rung learns, the second must find.
-                kept = dataclasses.replace(self.keeping, overwrite=False)
-                self = dataclasses.replace(self, keeping=kept)
-            base = grid.base.flat()
-            recorded = {"base": base, "axes": grid.axes, "seeds": grid.seeds}
-            files.write_json(directory / "grid.json", recorded)
-            climb = _Climb(self)
-            results = climb.run(rungs)
+        content = {"base": grid.base.flat(), "axes": grid.axes, "seeds": grid.seeds}
+        record = directory / "grid.json"
+        with undertaking(record, content, jobs, self._streams, self._overwrite):
+            for name in FILES if self._overwrite else ():
+                (directory / name).unlink(missing_ok=True)
+            self._read_diverged(jobs)
+            results = self._climb(rungs)
             if budget is not None:
-                progress.say(climb.spending(results, budget))
-            say_failures(climb.failed, progress)
-            best = grid_results.best(results)
+                spent, full = sum(each.learned for each in results), len(jobs) * self._tasks
+                say(
+                    f"Learned {spent} of the full grid's {full} tasks, {100 * spent / full:.0f} %; "
+                    f"the budget was {100 * budget:g} %."
+                )
+            say_failures(self._failed, self._progress)
             written = grid_results.write(grid.axes, grid.seeds, results, directory)
-            progress.say(f"Written to {directory}: {', '.join(path.name for path in written)}")
-            self._say_best(best)
-        crashed = any(not failure.diverged for failure in climb.failed.values())
-        return results, best is not None and not crashed
+            say(f"Written to {directory}: {', '.join(path.name for path in written)}")
+            self._say_best(grid_results.best(results))
+        crashed = any(not failure.diverged for failure in self._failed.values())
+        return results, grid_results.best(results) is not None and not crashed
 
     def _say_best(self, best: CellResult | None) -> None:
         """Writes the best cell's config and says how to run it on the test part."""
-        path, say, places = self.directory / "best.json", self.progress.say, self.streams.places
+        path, say, places = self._directory / "best.json", self._progress.say, self._streams.places
         if best is None:
             path.unlink(missing_ok=True)
             say("No cell came to the end, so none is the best; the reasons are above.")
             return
         files.write_json(path, best.cell.changed({"evaluate_on": "test"}).flat())
-        name = self.grid.name(best.cell)
+        name = self._grid.name(best.cell)
         say(f"Best: {name}, {100 * best.mean:.1f} % on the held-out data.")
-        for line in grid_results.at_the_edge(self.grid.axes, best.cell):
+        for line in grid_results.at_the_edge(self._grid.axes, best.cell):
             say(line)
         command = ["python", "-m", "train", "run", "--config", str(path)]
         command += ["--data-dir", *map(str, places.data_dir)] if places.data_dir else []
         command += ["--cache-dir", str(places.cache_dir)] if places.cache_dir else []
         say(f"On the test data: {shlex.join(command)}")
 
+    def _jobs(self, cells: Sequence[Config], tasks: int) -> list[Job]:
+        """So many tasks of each cell. Seeds outermost: a search that is stopped knows something of
+        every cell."""
+        stop_after = tasks if tasks < self._tasks else None
+        keeping = dataclasses.replace(self._keeping, stop_after=stop_after)
+        return [
+            self._streams.job(self._grid.name(cell), cell, seed, self._directory_of(cell), keeping)
+            for seed in self._grid.seeds
+            for cell in cells
+        ]
 
-class _Climb:
-    """A search on its way; what it decides depends on what the runs have measured alone."""
+    def _read_diverged(self, jobs: list[Job]) -> None:
+        def understand(found: Any) -> dict[str, str]:
+            return {name: str(why) for name, why in found.items()}
 
-    def __init__(self, search: Search):
-        self._search = search
-        self._grid = search.grid
-        self._record = search.directory / "diverged.json"
-        everything = search.jobs(self._grid.cells())
-        found = read_record(self._record, _reasons) or {}
+        found = read_record(self._directory / "diverged.json", understand) or {}
         # A run that was removed since is to be tried again.
-        self.diverged: dict[str, str] = {
-            job.name: found[job.name]
-            for job in everything
-            if job.name in found and job.directory is not None and job.directory.exists()
-        }
-        """Runs that would diverge again, because they are deterministic; and how they did."""
-        self.failed: dict[Job, Failure] = {}
+        there = [job.name for job in jobs if job.directory is not None and job.directory.exists()]
+        self._diverged = {name: found[name] for name in there if name in found}
 
-    def run(self, rungs: list[Rung]) -> list[CellResult]:
+    def _climb(self, rungs: list[Rung]) -> list[CellResult]:
         """What became of every cell, in the order of the grid."""
-        cells = self._grid.cells()
+        cells = going = self._grid.cells()
         outcomes: dict[Config, CellResult] = {}
-        going = cells
         for rung, following in zip(rungs, [*rungs[1:], None], strict=True):
-            self._learn(going, rung.tasks)
+            jobs = [job for job in self._jobs(going, rung.tasks) if job.name not in self._diverged]
+            self._failed |= run_missing(jobs, self._progress, self._processes, self._ended)
             outcomes |= {cell: self._judge(cell, rung.tasks) for cell in going}
             well = [cell for cell in going if outcomes[cell].accuracies]
             if following is None or not well:
@@ -286,35 +306,22 @@ class _Climb:
             # Sorting is stable: of equal cells the first goes on.
             ranked = sorted(well, key=lambda cell: -outcomes[cell].mean)
             dropped = ranked[following.cells :]
+            going = [cell for cell in well if cell not in dropped]
+            self._progress.say(
+                f"After task {rung.tasks}, {len(going)} of {len(well)} cells are kept. Dropped:"
+            )
             for cell in dropped:
                 status = f"dropped after task {rung.tasks}"
                 outcomes[cell] = dataclasses.replace(outcomes[cell], status=status)
-            going = [cell for cell in well if cell not in dropped]
-            self._say_decision(rung.tasks, going, [outcomes[cell] for cell in dropped])
+                accuracy = f"{100 * outcomes[cell].mean:.1f} %"
+                self._progress.say(f"  {self._grid.name(cell)}, average accuracy {accuracy}")
         return [outcomes[cell] for cell in cells]
-
-    def spending(self, outcomes: list[CellResult], budget: float) -> str:
-        """How much was learned, against every cell to the end."""
-        spent = sum(outcome.learned for outcome in outcomes)
-        full = len(outcomes) * len(self._grid.seeds) * self._search.tasks
-        return (
-            f"Learned {spent} of the full grid's {full} tasks, {100 * spent / full:.0f} %; the "
-            f"budget was {100 * budget:g} %."
-        )
-
-    def _jobs(self, cells: list[Config], tasks: int) -> list[Job]:
-        return self._search.jobs(cells, None if tasks == self._search.tasks else tasks)
-
-    def _learn(self, cells: list[Config], tasks: int) -> None:
-        jobs = [job for job in self._jobs(cells, tasks) if job.name not in self.diverged]
-        search = self._search
-        self.failed |= run_missing(jobs, search.progress, search.processes, self._ended)
 
     def _ended(self, job: Job, failure: Failure | None) -> None:
         """At once, so that not even a kill makes the next search try it again."""
         if failure is not None and failure.diverged:
-            self.diverged[job.name] = failure.why
-            files.write_json(self._record, self.diverged)
+            self._diverged[job.name] = failure.why
+            files.write_json(self._directory / "diverged.json", self._diverged)
 
     def _judge(self, cell: Config, tasks: int) -> CellResult:
         jobs = self._jobs([cell], tasks)
@@ -322,10 +329,10 @@ class _Climb:
         # A run may have diverged later than here, when more was asked of it.
         behind = [job for job, count in zip(jobs, learned, strict=True) if count < tasks]
         for job in behind:
-            if job.name in self.diverged:
-                self.failed[job] = Failure(self.diverged[job.name], diverged=True)
+            if job.name in self._diverged:
+                self._failed[job] = Failure(self._diverged[job.name], diverged=True)
         if behind:
-            failures = {job.seed: self.failed[job] for job in behind}
+            failures = {job.seed: self._failed[job] for job in behind}
             diverged = all(failure.diverged for failure in failures.values())
             return CellResult(
                 cell,
@@ -334,20 +341,6 @@ class _Climb:
                 learned=sum(learned),
                 failures={seed: failure.why for seed, failure in failures.items()},
             )
-        paths = [job.directory for job in jobs if job.directory is not None]
-        matrices = [records.read_measured(path).accuracy for path in paths]
+        matrices = [records.read_measured(job.directory).accuracy for job in jobs if job.directory]
         accuracies = tuple(float(metrics.average_accuracy(a)[tasks - 1]) for a in matrices)
         return CellResult(cell, "finished", tasks, sum(learned), accuracies)
-
-    def _say_decision(self, tasks: int, going: list[Config], dropped: list[CellResult]) -> None:
-        cells = len(going) + len(dropped)
-        self._search.progress.say(
-            f"After task {tasks}, {len(going)} of {cells} cells are kept. Dropped:"
-        )
-        for outcome in dropped:
-            name, accuracy = self._grid.name(outcome.cell), 100 * outcome.mean
-            self._search.progress.say(f"  {name}, average accuracy {accuracy:.1f} %")
-
-
-def _reasons(found: Any) -> dict[str, str]:
-    return {name: str(why) for name, why in found.items()}

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 import os
 import pathlib
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 
@@ -19,7 +19,6 @@ from train.run.directory import Keeping, RunDirectory
 from train.run.progress import Progress
 from train.streams import Stream, as_stream
 
-Standing = Literal["finished", "under way", "missing"]
 Found = TypeVar("Found")
 
 
@@ -67,6 +66,20 @@ class Streams:
         is_built_in = ":" not in config.stream.name
         return known if known and is_built_in else len(self.open(config).tasks)
 
+    def job(
+        self, title: str, config: Config, seed: int, out: pathlib.Path | None, keeping: Keeping
+    ) -> "Job":
+        """One seed of a config, kept in a directory of its own below `out`."""
+        return Job(
+            name=f"{title} seed {seed}",
+            config=config,
+            seed=seed,
+            tasks=self.num_tasks(config),
+            directory=None if out is None else out / f"seed-{seed}",
+            keeping=keeping,
+            places=self.places,
+        )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Job:
@@ -97,11 +110,9 @@ def tasks_learned(job: Job) -> int:
         return 0
     found = records.read_measured(path)
     # The run itself refuses the other one, and says how they differ.
-    different = found.config.differences(job.config.record)
-    more = directories.extending(job.config)
-    same = found.seed == job.seed and len(found.tasks) <= job.tasks
-    same &= all(each.split(":")[0] in more for each in different)
-    return metrics.summary(found.accuracy).tasks_finished if same else 0
+    if found.seed != job.seed or directories.differences(found.config, job.config):
+        return 0
+    return metrics.summary(found.accuracy).tasks_finished if len(found.tasks) <= job.tasks else 0
 
 
 def is_done(job: Job) -> bool:
@@ -110,13 +121,12 @@ def is_done(job: Job) -> bool:
     return not job.keeping.overwrite and tasks_learned(job) >= goal
 
 
-def standing(job: Job) -> Standing:
-    """Where the whole run stands."""
+def standing(job: Job) -> str:
+    """Where the whole run stands: finished, under way or missing."""
     learned = tasks_learned(job)
     if learned >= job.tasks:
         return "finished"
-    checkpoints = None if job.directory is None else job.directory / "checkpoints"
-    started = checkpoints is not None and checkpoints.exists() and any(checkpoints.iterdir())
+    started = job.directory is not None and any(job.directory.glob("checkpoints/*"))
     return "under way" if started or learned else "missing"
 
 
@@ -126,32 +136,28 @@ def check_seeds(seeds: Sequence[int]) -> None:
         raise UserError("--seeds must be one or more different numbers from 0 to 2^32 - 1.")
 
 
-def check_keeping(keeping: Keeping) -> None:
-    if keeping.stop_after is not None:
-        raise UserError("--stop-after is for a single run: python -m train run --stop-after ...")
-
-
-def check_data(jobs: Sequence[Job], streams: Streams) -> None:
-    """Each stream that is still needed: what is missing, and what a method or a network misses in
-    it, is said before anything is written or started, and images are decoded once."""
-    checked = set()
-    for job in jobs:
-        config = job.config
-        if not is_done(job) and config not in checked:
-            checked.add(config)
-            stream = streams.open(config)
-            inputs = jax.ShapeDtypeStruct(stream.input_shape, stream.fed_dtype)
-            model = as_model(config.model.value, inputs, stream.num_outputs)
-            _, stats = jax.eval_shape(model.init, jax.random.key(0))
-            config.method.value.check(stream, stats)
-
-
 @contextlib.contextmanager
-def held(path: pathlib.Path) -> Iterator[None]:
-    """Makes a directory and keeps other processes out of it."""
-    directories.make(path)
-    lock = directories.lock(path)
+def undertaking(
+    record: pathlib.Path, content: Any, jobs: Sequence[Job], streams: Streams, overwrite: bool
+) -> Iterator[None]:
+    """Writes down what is to be done, and keeps other processes out of the record's directory.
+
+    What is missing of the data, and what a method or a network misses in it, is said before
+    anything is written or started, and images are decoded once.
+    """
+    for config in dict.fromkeys(job.config for job in jobs if overwrite or not is_done(job)):
+        stream = streams.open(config)
+        inputs = jax.ShapeDtypeStruct(stream.input_shape, stream.fed_dtype)
+        model = as_model(config.model.value, inputs, stream.num_outputs)
+        _, stats = jax.eval_shape(model.init, jax.random.key(0))
+        config.method.value.check(stream, stats)
+    directories.make(record.parent)
+    lock = directories.lock(record.parent)
     try:
+        for job in jobs if overwrite else ():
+            if job.directory is not None and job.directory.exists():
+                RunDirectory(job.directory, job.config, job.seed, overwrite=True).close()
+        files.write_json(record, content)
         yield
     finally:
         os.close(lock)
@@ -172,18 +178,9 @@ def read_record(path: pathlib.Path, understand: Callable[[Any], Found]) -> Found
         ) from error
 
 
-def start_over(jobs: Sequence[Job]) -> None:
-    """Throws away what there is of these runs."""
-    for job in jobs:
-        if job.directory is not None and job.directory.exists():
-            RunDirectory(job.directory, job.config, job.seed, overwrite=True).close()
-
-
-def show_standing(
-    jobs: Sequence[Job], progress: Progress, diverged: Mapping[str, str] | None = None
-) -> None:
+def show_standing(jobs: Sequence[Job], progress: Progress, diverged: Collection[str] = ()) -> None:
     """A line for each run: finished, under way, missing, or known to diverge."""
-    found = ["diverged" if job.name in (diverged or {}) else standing(job) for job in jobs]
+    found = ["diverged" if job.name in diverged else standing(job) for job in jobs]
     for job, state in zip(jobs, found, strict=True):
         learned = f"  {tasks_learned(job)} of {job.tasks} tasks learned"
         progress.say(f"{state:10} {job.name}{learned if state == 'under way' else ''}")

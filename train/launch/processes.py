@@ -15,10 +15,12 @@ import cloudpickle
 
 from train.errors import DIVERGED, UserError
 from train.launch.jobs import Job, is_done
+from train.run.directory import Keeping
 from train.run.progress import Progress
 from train.run.signals import Stopped, catch_stop
 
 _LOOK_EVERY = 0.2  # seconds
+_CAN_CHOOSE = hasattr(os, "sched_setaffinity")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,12 +59,17 @@ def run_jobs(
     waiting, working, failed = list(jobs), [], {}
     total = done + len(waiting)
     with catch_stop() as stop_signal, progress.workers() as show:
+
+        def show_all(*workers: _Worker) -> None:
+            tally = f"done {done} of {total}" + (f", {len(failed)} failed" if failed else "")
+            show([worker.status() for worker in workers], tally)
+
         try:
             while waiting or working:
                 while waiting and free:
                     working.append(_Worker(waiting.pop(0), free.pop(0)))
                 time.sleep(_LOOK_EVERY)
-                show([worker.status() for worker in working], _tally(done, total, len(failed)))
+                show_all(*working)
                 for worker in [each for each in working if each.process.poll() is not None]:
                     working.remove(worker)
                     free.append(worker.cores)
@@ -72,18 +79,16 @@ def run_jobs(
                     else:
                         failed[worker.job] = failure
                     ended(worker.job, failure)
-                    lines = [each.status() for each in (worker, *working)]
-                    show(lines, _tally(done, total, len(failed)))
+                    show_all(worker, *working)
                 signum = stop_signal()
                 if signum is not None and (waiting or working):
                     raise Stopped(signum, f"{done} of {total} runs")
         finally:
-            _stop(working)
+            for worker in working:
+                worker.process.send_signal(signal.SIGTERM)
+            for worker in working:
+                worker.process.wait()
     return failed
-
-
-def _tally(done: int, total: int, failed: int) -> str:
-    return f"done {done} of {total}" + (f", {failed} failed" if failed else "")
 
 
 class _Worker:
@@ -132,7 +137,10 @@ def num_processes(asked: int | None) -> int:
     return len(_cores()) if _platform() == "cpu" else 1
 
 
-def check_processes(asked: int | None) -> None:
+def check_many(asked: int | None, keeping: Keeping) -> None:
+    """What is asked of many runs."""
+    if keeping.stop_after is not None:
+        raise UserError("--stop-after is for a single run: python -m train run --stop-after ...")
     cores = len(_cores())
     if asked is not None and not 1 <= asked <= cores:
         raise UserError(
@@ -155,26 +163,20 @@ def share_cores(processes: int) -> list[set[int]]:
     """The cores, the same number for each of as many workers as can be busy at once."""
     cores = _cores()
     workers = min(processes, len(cores))
-    if not _can_choose_cores():
-        return [set()] * workers
     share = len(cores) // workers
     return [set(cores[i * share : (i + 1) * share]) for i in range(workers)]
 
 
-def _can_choose_cores() -> bool:
-    return hasattr(os, "sched_getaffinity")  # Only Linux lets a process choose.
-
-
 def _cores() -> list[int]:
-    return (
-        sorted(os.sched_getaffinity(0)) if _can_choose_cores() else list(range(os.cpu_count() or 1))
-    )
+    # Only Linux lets a process choose.
+    chosen = os.sched_getaffinity(0) if _CAN_CHOOSE else range(os.cpu_count() or 1)
+    return sorted(chosen)
 
 
 @contextmanager
 def _on_cores(cores: set[int]) -> Iterator[None]:
     """A process started inside inherits these cores, and XLA makes that many threads."""
-    if not cores:
+    if not _CAN_CHOOSE:
         yield
         return
     before = os.sched_getaffinity(0)
@@ -183,13 +185,6 @@ def _on_cores(cores: set[int]) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
-
-
-def _stop(workers: list[_Worker]) -> None:
-    for worker in workers:
-        worker.process.send_signal(signal.SIGTERM)
-    for worker in workers:
-        worker.process.wait()
 
 
 def run_missing(

@@ -214,7 +214,8 @@ class Record(Mapping[str, Any]):
     """
 
     def __init__(self, fields: Mapping[str, Any]):
-        self._fields = dict(fields)
+        self._fields = {name: _frozen(value) for name, value in fields.items()}
+        hash(self)  # Else it could not be compared.
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]
@@ -245,6 +246,11 @@ class Record(Mapping[str, Any]):
             for name in dict.fromkeys([*self, *other])
             if not _alike(name, self.get(name, nothing), other.get(name, nothing))
         ]
+
+
+def _frozen(value: Any) -> Any:
+    """A value as JSON has it, its lists as the tuples that settings are."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _alike(name: str, one: Any, other: Any) -> bool:
@@ -283,12 +289,10 @@ def read_record(fields: Any, source: object) -> Record:
         name = next(iter(fields))
         raise UserError(f"{source}: unknown field {name}. {nearest(name, found)}")
     for name, value in fields.items():
-        value = tuple(value) if isinstance(value, list) else value
-        simple = value if isinstance(value, tuple) else (value,)
+        simple = value if isinstance(value, list) else [value]
         if not all(each is None or isinstance(each, bool | int | float | str) for each in simple):
             raise UserError(f"{source}: {name} must be a number, a text, or a list of these.")
-        found[name] = value
-    return Record(found)
+    return Record(found | fields)
 
 
 def read_fields(path: pathlib.Path) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import numpy as np
 import tag_optax
 from train import files, settings
 from train.errors import UserError
-from train.run.config import Config
+from train.run.config import Config, Record
 from train.run.records import FILE, Matrices, NoRecorder, Recorder, read_config, write_matrices
 from train.streams import Stream
 
@@ -133,12 +133,9 @@ def check(path: pathlib.Path, config: Config, seed: int, facts: Any | None) -> N
     recorded, tasks = path / "config.json", path / "stream.json"
     if recorded.exists():
         record, found = read_config(recorded)
-        differences = record.differences(config.record)
-        more = extending(config)
-        differences = [each for each in differences if each.split(":")[0] not in more]
-        if differences:
+        if different := differences(record, config):
             raise UserError(
-                f"{path} holds a run with other settings: {'; '.join(differences)}. {advice}"
+                f"{path} holds a run with other settings: {'; '.join(different)}. {advice}"
             )
         if found != seed:
             raise UserError(f"{path} holds the run of seed {found}. {advice}")
@@ -182,6 +179,13 @@ def _check_tasks(path: pathlib.Path, config: Config, found: Any, facts: Any, adv
 def extending(config: Config) -> tuple[str, ...]:
     """Settings by which a run is extended, and does not become another one."""
     return ("capacity", *getattr(config.stream.value, "extends", ()))
+
+
+def differences(record: Record, config: Config) -> list[str]:
+    """What makes another run of a recorded one, as lines for an error."""
+    more = extending(config)
+    found = record.differences(config.record)
+    return [each for each in found if each.split(":")[0] not in more]
 
 
 def describe(stream: Stream) -> dict[str, Any]:

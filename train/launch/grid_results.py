@@ -67,26 +67,17 @@ def at_the_edge(axes: Axes, cell: Config) -> list[str]:
         numbers = [value for value in values if isinstance(value, (int, float))]
         if len(numbers) < 2 or any(isinstance(value, bool) for value in values):
             continue
-        value = cell[name]
         for edge, word, step in ((max(numbers), "largest", 1), (min(numbers), "smallest", -1)):
-            if value == edge and _exists(cell, name, _beyond(edge, step)):
+            beyond = edge + step if isinstance(edge, int) else math.nextafter(edge, step * math.inf)
+            try:
+                cell.changed({name: beyond})
+            except UserError:  # No dropout is below 0.
+                continue
+            if cell[name] == edge:
                 lines.append(
-                    f"{name} {brief(value)} is the {word} tried: a wider grid may do better."
+                    f"{name} {brief(edge)} is the {word} tried: a wider grid may do better."
                 )
     return lines
-
-
-def _beyond(value: float, step: int) -> float:
-    return value + step if isinstance(value, int) else math.nextafter(value, step * math.inf)
-
-
-def _exists(cell: Config, name: str, value: float) -> bool:
-    """Whether a config can have this value at all: no dropout is below 0."""
-    try:
-        cell.changed({name: value})
-    except UserError:
-        return False
-    return True
 
 
 def table(axes: Axes, outcomes: Sequence[CellResult], title: str) -> rich.table.Table:
@@ -94,26 +85,25 @@ def table(axes: Axes, outcomes: Sequence[CellResult], title: str) -> rich.table.
     shown = rich.table.Table(
         title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, padding=0, show_edge=False
     )
-    for heading in _headings(axes):
+    headings, *rows = _rows(axes, outcomes)
+    for heading in headings:
         shown.add_column(heading, justify="left" if heading == "status" else "right")
-    winner = best(outcomes)
-    for outcome in ranked(outcomes):
-        row = _row(axes, outcome, outcome is winner)
-        shown.add_row(*row, style="bold" if outcome is winner else None)
+    for row in rows:
+        shown.add_row(*row, style="bold" if row[-1] == "best" else None)
     return shown
 
 
-def _headings(axes: Axes) -> list[str]:
-    return [*axes, "accuracy %", "status"]
-
-
-def _row(axes: Axes, outcome: CellResult, wins: bool) -> list[str]:
-    accuracy = "-"
-    if outcome.accuracies:
-        spread = f" ± {100 * outcome.deviation:.1f}" if len(outcome.accuracies) > 1 else ""
-        accuracy = f"{100 * outcome.mean:.1f}{spread}"
-    settings = [brief(outcome.cell[name]) for name in axes]
-    return [*settings, accuracy, "best" if wins else outcome.status]
+def _rows(axes: Axes, outcomes: Sequence[CellResult]) -> list[list[str]]:
+    """The headings, and a row for each cell."""
+    rows, winner = [[*axes, "accuracy %", "status"]], best(outcomes)
+    for outcome in ranked(outcomes):
+        accuracy = "-"
+        if outcome.accuracies:
+            spread = f" ± {100 * outcome.deviation:.1f}" if len(outcome.accuracies) > 1 else ""
+            accuracy = f"{100 * outcome.mean:.1f}{spread}"
+        status = "best" if outcome is winner else outcome.status
+        rows.append([*(brief(outcome.cell[name]) for name in axes), accuracy, status])
+    return rows
 
 
 def write(
@@ -121,36 +111,31 @@ def write(
 ) -> list[pathlib.Path]:
     """Writes results.md, results.csv and results.json; returns them."""
     page, sheet, record = (directory / f"results.{kind}" for kind in ("md", "csv", "json"))
+    headings, *lines = ["| " + " | ".join(row) + " |" for row in _rows(axes, outcomes)]
+    rule = "|" + "---:|" * (len(axes) + 1) + "---|"
+    page.write_text("\n".join([headings, rule, *lines]) + "\n")
     winner = best(outcomes)
-    headings = _headings(axes)
-    lines = ["| " + " | ".join(headings) + " |", "|" + "---:|" * (len(headings) - 1) + "---|"]
-    lines += [
-        "| " + " | ".join(_row(axes, outcome, outcome is winner)) + " |"
-        for outcome in ranked(outcomes)
-    ]
-    page.write_text("\n".join(lines) + "\n")
-    entries = [_entry(axes, seeds, outcome, outcome is winner) for outcome in ranked(outcomes)]
+    entries: list[dict[str, Any]] = []
+    for outcome in ranked(outcomes):
+        well = bool(outcome.accuracies)
+        entries.append(
+            {
+                "settings": {name: outcome.cell[name] for name in axes},
+                "status": outcome.status,
+                "best": outcome is winner,
+                "tasks": outcome.tasks,
+                "accuracy": outcome.mean if well else None,
+                "deviation": outcome.deviation if well else None,
+                "seeds": dict(zip(seeds, outcome.accuracies, strict=True)) if well else {},
+                "failures": outcome.failures,
+            }
+        )
     files.write_json(record, entries)
     with sheet.open("w", newline="") as file:
         columns = ("status", "best", "tasks", "accuracy", "deviation")
         writer = csv.writer(file)
         writer.writerow([*axes, *columns])
         for entry in entries:
-            settings = [brief(value) for value in entry["settings"].values()]
+            settings = map(brief, entry["settings"].values())
             writer.writerow([*settings, *(entry[name] for name in columns)])
     return [page, sheet, record]
-
-
-def _entry(axes: Axes, seeds: Sequence[int], outcome: CellResult, wins: bool) -> dict[str, Any]:
-    """A cell at full precision; null where there is no accuracy."""
-    well = bool(outcome.accuracies)
-    return {
-        "settings": {name: outcome.cell[name] for name in axes},
-        "status": outcome.status,
-        "best": wins,
-        "tasks": outcome.tasks,
-        "accuracy": outcome.mean if well else None,
-        "deviation": outcome.deviation if well else None,
-        "seeds": dict(zip(seeds, outcome.accuracies, strict=True)) if well else {},
-        "failures": outcome.failures,
-    }

@@ -18,6 +18,7 @@ from train.errors import AFTER_SIGNAL, LOST, UserError
 from train.run.signals import stop_without
 
 _HEARTBEAT_SECONDS = 30  # How long a process may be silent, where its connections stay open.
+_GUARDED = "TAG_OPTAX_GUARDED_BY"
 _START_SECONDS = 300  # How long the first process waits for the last.
 
 
@@ -34,9 +35,9 @@ class Hosts:
     """Which of them this is, from 0."""
 
     def __post_init__(self) -> None:
-        given = (self.num_processes is not None, self.process_id is not None)
+        count, number = self.num_processes, self.process_id
         if self.coordinator in (None, "auto"):
-            if any(given):
+            if count is not None or number is not None:
                 raise UserError(
                     "--num-processes and --process-id need --coordinator HOST:PORT, where process "
                     "0 runs and a port is free."
@@ -46,25 +47,21 @@ class Hosts:
             raise UserError(
                 f"--coordinator must be HOST:PORT or auto, and is {self.coordinator!r}."
             )
-        if not all(given):
+        if count is None or number is None:
             raise UserError(
                 "--coordinator HOST:PORT needs --num-processes N and --process-id I, a different "
                 "I from 0 to N - 1 for each process."
             )
-        assert self.num_processes is not None
-        assert self.process_id is not None
-        if not 0 <= self.process_id < self.num_processes:
-            raise UserError(
-                f"--process-id must lie between 0 and {self.num_processes - 1}, and is "
-                f"{self.process_id}."
-            )
+        if not 0 <= number < count:
+            raise UserError(f"--process-id must lie between 0 and {count - 1}, and is {number}.")
 
 
 def start(hosts: Hosts) -> None:
     """Joins the other processes of a run; before anything else is asked of JAX."""
     if hosts.coordinator is None:
         return
-    watch_parent()
+    if _GUARDED in os.environ:  # This is a child: it saves and ends when its parent is gone.
+        stop_without(int(os.environ[_GUARDED]))
     try:
         jax.distributed.initialize(
             None if hosts.coordinator == "auto" else hosts.coordinator,
@@ -82,18 +79,9 @@ def start(hosts: Hosts) -> None:
         ) from error
 
 
-_GUARDED = "TAG_OPTAX_GUARDED_BY"
-
-
 def needs_guard(hosts: Hosts) -> bool:
     """Whether this process should be a parent: of a run over several, unless it has one."""
     return hosts.coordinator is not None and _GUARDED not in os.environ
-
-
-def watch_parent() -> None:
-    """In the child: saves and ends when the parent is gone."""
-    if _GUARDED in os.environ:
-        stop_without(int(os.environ[_GUARDED]))
 
 
 def run_guarded(arguments: list[str]) -> int:
@@ -106,7 +94,6 @@ def run_guarded(arguments: list[str]) -> int:
     )
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        del frame
         child.send_signal(signum)
 
     previous = {each: signal.signal(each, pass_on) for each in (signal.SIGINT, signal.SIGTERM)}

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import jax
 
@@ -19,7 +19,6 @@ from train.run.engine import Engine, evaluated_params
 from train.run.loop import Run, SeedRun
 from train.run.progress import Progress
 from train.run.result import Trained
-from train.streams import Stream
 
 Parallel = Literal["auto", "serial", "vmap", "processes"]
 DEFAULT_DEVICES = Devices()
@@ -42,19 +41,19 @@ def run_seeds(
     parallel: Parallel = "auto",
     *,
     devices: Devices = DEFAULT_DEVICES,
-    label: str | None = None,
 ) -> SeedResults:
     """Runs or resumes every seed of one config.
 
-    Progress is shown under a label: the stream, the method and the seed, or the one given.
     Raises Stopped after a signal, once everything under way is saved.
     """
-    check_seeds([job.seed for job in jobs])
-    config = jobs[0].config
-    _check_agreed(jobs, devices, parallel)
+    seeds = [job.seed for job in jobs]
+    check_seeds(seeds)
+    config, keeping = jobs[0].config, jobs[0].keeping
+    # A process with other settings would wait for the others, and they for it.
+    asked = config.flat() | dataclasses.asdict(devices) | dataclasses.asdict(keeping)
+    hosts.check_agreed(asked | {"parallel": parallel, "seeds": seeds})
     layout = choose_layout(devices, config)
-    kept = jobs[0].directory is not None
-    parallel = _choose_parallel(parallel, layout, kept=kept)
+    parallel = _choose_parallel(parallel, layout, kept=jobs[0].directory is not None)
     title = f"{config.stream.name} {config.record.label}"
     done = hosts.as_first(lambda: [is_done(job) for job in jobs], len(jobs))
     left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
@@ -68,21 +67,21 @@ def run_seeds(
     if len(jobs) > 1 and parallel == "processes":
         failures = processes.run_jobs(left, progress, processes=len(jobs), done=sum(done))
         return SeedResults({job.seed: failure.why for job, failure in failures.items()})
-    if parallel == "vmap":
-        seeds = [str(job.seed) for job in left]
-        words = [title, "seed" if len(seeds) == 1 else "seeds", *seeds]
-        return _run(left, stream, layout, progress, label or " ".join(words))
+    groups = [left] if parallel == "vmap" else [[job] for job in left]
+    # Compiled once for all seeds.
+    engine = hosts.together(lambda: Engine(config, stream, len(groups[0]), layout))
     outcome = SeedResults()
-    engine = _engine(config, stream, 1, layout)  # Compiled once for all seeds.
-    for job in left:
+    for group in groups:
+        several = f"{title} seeds {' '.join(str(job.seed) for job in group)}"
         try:
-            found = _run([job], stream, layout, progress, label or job.name, engine)
+            found = _run(group, engine, progress, group[0].name if len(group) == 1 else several)
+        except UserError as error:
+            if parallel == "vmap" or len(jobs) == 1:
+                raise
+            outcome.failed[group[0].seed] = str(error)  # The other seeds go on.
+        else:
             outcome.failed |= found.failed
             outcome.trained |= found.trained
-        except UserError as error:
-            if len(jobs) == 1:
-                raise
-            outcome.failed[job.seed] = str(error)  # The other seeds go on.
     return outcome
 
 
@@ -100,49 +99,25 @@ def choose_layout(devices: Devices, config: Config) -> Layout:
     return make_layout(sizes, devices.bank_axis)
 
 
-def _check_agreed(jobs: Sequence[Job], devices: Devices, parallel: Parallel) -> None:
-    """A process with other settings would wait for the others, and they for it."""
-    first = jobs[0]
-    asked: dict[str, Any] = first.config.flat() | dataclasses.asdict(devices)
-    asked |= dataclasses.asdict(first.keeping) | {"parallel": parallel}
-    asked["seeds"] = [job.seed for job in jobs]
-    hosts.check_agreed(asked)
-
-
 def _choose_parallel(asked: Parallel, layout: Layout, *, kept: bool) -> Parallel:
-    on_cpu = jax.default_backend() == "cpu"
-    if layout.mesh is not None:
-        if asked == "processes":
-            raise UserError(
-                "--parallel processes gives every seed its own cores, and --mesh shares devices: "
-                "choose serial or vmap, or drop --mesh."
-            )
-        return asked if asked != "auto" else "serial" if on_cpu else "vmap"
-    if asked == "auto":
-        # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator
-        # is filled best by all seeds in one program.
-        if on_cpu:  # What a process learns is handed over in the run's directory.
-            return "processes" if kept else "serial"
+    if layout.mesh is not None and asked == "processes":
+        raise UserError(
+            "--parallel processes gives every seed its own cores, and --mesh shares devices: "
+            "choose serial or vmap, or drop --mesh."
+        )
+    if asked != "auto":
+        return asked
+    # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator is
+    # filled best by all seeds in one program.
+    if jax.default_backend() != "cpu":
         return "vmap"
-    return asked
+    # What a process learns is handed over in the run's directory.
+    return "processes" if kept and layout.mesh is None else "serial"
 
 
-def _engine(config: Config, stream: Stream, num_seeds: int, layout: Layout) -> Engine:
-    config = config.resolved(stream.target_dtype)
-    return hosts.together(lambda: Engine(config, stream, num_seeds, layout))
-
-
-def _run(
-    jobs: Sequence[Job],
-    stream: Stream,
-    layout: Layout,
-    progress: Progress,
-    label: str,
-    engine: Engine | None = None,
-) -> SeedResults:
+def _run(jobs: Sequence[Job], engine: Engine, progress: Progress, label: str) -> SeedResults:
     """Runs some seeds side by side, in groups that stand at the same step."""
-    config, keeping = jobs[0].config, jobs[0].keeping
-    engine = engine or _engine(config, stream, len(jobs), layout)
+    keeping = jobs[0].keeping
     with contextlib.ExitStack() as stack:
 
         def open_directory(job: Job) -> RunDirectory | Bystander:
@@ -151,31 +126,27 @@ def _run(
             if not hosts.is_first():
                 return Bystander(job.seed, job.directory / "checkpoints")
             directory = RunDirectory(
-                job.directory, engine.config, job.seed, stream, overwrite=keeping.overwrite
+                job.directory, engine.config, job.seed, engine.stream, overwrite=keeping.overwrite
             )
             stack.callback(directory.close)
-            used = [str(device) for device in jax.devices()]
-            directory.write_environment(used, str(engine.layout))
+            directory.write_environment(str(engine.layout))
             return directory
 
-        directories = hosts.together(lambda: [open_directory(job) for job in jobs])
-        opened = []
-        for directory in directories:
-            opened.append(SeedRun(engine, directory, keeping))
-            stack.callback(opened[-1].close)
         groups: dict[tuple[int, int], list[SeedRun]] = {}
-        for each in opened:
-            groups.setdefault((each.position.task, each.position.step), []).append(each)
+        for directory in hosts.together(lambda: [open_directory(job) for job in jobs]):
+            run = SeedRun(engine, directory, keeping)
+            stack.callback(run.close)
+            groups.setdefault((run.position.task, run.position.step), []).append(run)
         outcome = SeedResults()
         for group in groups.values():
-            fitting = engine
             if len(group) != engine.num_seeds:
-                fitting = _engine(config, stream, len(group), layout)
+                size = len(group)
+                engine = Engine(engine.config, engine.stream, size, engine.layout)
             shown = progress.run(label, engine.steps())
-            outcome.failed |= Run(fitting, group, keeping, shown).finish()
-            for each in group:
-                if each.position.failed is None:
-                    outcome.trained[each.seed] = _trained(each)
+            outcome.failed |= Run(engine, group, keeping, shown).finish()
+            for run in group:
+                if run.position.failed is None:
+                    outcome.trained[run.seed] = _trained(run)
         return outcome
 
 

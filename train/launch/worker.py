@@ -20,7 +20,7 @@ def say(line: str) -> None:
 def work(job: Job) -> int:
     """Runs or resumes a job; the last line says how it went, and so does the exit code."""
     try:
-        outcome = run_seeds([job], Streams(job.places), Progress(say), "serial", label=job.name)
+        outcome = run_seeds([job], Streams(job.places), Progress(say), "serial")
     except UserError as error:
         say(str(error))
         return REFUSED

@@ -3,6 +3,7 @@
 import dataclasses
 import fcntl
 import importlib.metadata
+import json
 import math
 import os
 import pathlib
@@ -10,9 +11,9 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
 from typing import Any
 
+import jax
 import numpy as np
 
 import tag_optax
@@ -59,30 +60,30 @@ class RunDirectory:
     ):
         self.path = path
         self.seed = seed
-        self._wanted = config
-        self._stream = None if stream is None else describe(stream)
+        self.checkpoints = path / "checkpoints"
+        self.metrics = path / "metrics.jsonl"
+        facts = None if stream is None else describe(stream)
         if not overwrite:
             # Before anything is written: what is refused is left as it was.
-            check(path, config, seed, self._stream)
+            check(path, config, seed, facts)
         make(path)
         self._lock = lock(path)
         try:
-            if overwrite:
-                self._clear()
+            for found in path.iterdir() if overwrite else ():
+                if found.name != _LOCK:
+                    shutil.rmtree(found) if found.is_dir() else found.unlink()
             # Another process may have been here in between.
-            check(path, config, seed, self._stream)
-            self._write()
+            check(path, config, seed, facts)
+            wanted = {"config.json": config.flat() | {"seed": seed}, "stream.json": facts}
+            for name, content in wanted.items():
+                # Compared as JSON has it, where a tuple is a list.
+                content = json.loads(json.dumps(content))
+                there = (path / name).exists()
+                if content and not (there and files.read_json(path / name) == content):
+                    files.write_json(path / name, content)
         except BaseException:
             self.close()
             raise
-
-    @property
-    def checkpoints(self) -> pathlib.Path:
-        return self.path / "checkpoints"
-
-    @property
-    def metrics(self) -> pathlib.Path:
-        return self.path / "metrics.jsonl"
 
     def recorder(
         self, mark: dict[str, Any] | None, *, tensorboard: bool, total_steps: int
@@ -99,29 +100,26 @@ class RunDirectory:
                 "anew."
             )
 
-    def write_environment(self, devices: list[str], layout: str) -> None:
-        files.write_json(self.path / "environment.json", environment(devices, layout))
+    def write_environment(self, layout: str) -> None:
+        """What a reader needs to judge and repeat the run."""
+        packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+        environment = {
+            "command": " ".join(["python -m train", *sys.argv[1:]]),
+            "commit": _commit(),
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cores": os.cpu_count(),
+            "devices": [str(device) for device in jax.devices()],
+            "layout": layout,
+            "packages": {"tag_optax": tag_optax.__version__} | packages,
+        }
+        files.write_json(self.path / "environment.json", environment)
 
     def write_matrices(self, matrices: Matrices) -> None:
         write_matrices(self.path / FILE, matrices)
 
     def close(self) -> None:
         os.close(self._lock)
-
-    def _clear(self) -> None:
-        for found in self.path.iterdir():
-            if found.name != _LOCK:
-                shutil.rmtree(found) if found.is_dir() else found.unlink()
-
-    def _write(self) -> None:
-        wanted = self._wanted.flat() | {"seed": self.seed}
-        described = (self.path / "config.json", wanted), (self.path / "stream.json", self._stream)
-        for path, content in described:
-            # Compared as JSON has it, where a tuple is a list.
-            if content is not None and (
-                not path.exists() or _plain(files.read_json(path)) != _plain(content)
-            ):
-                files.write_json(path, content)
 
 
 def check(path: pathlib.Path, config: Config, seed: int, facts: Any | None) -> None:
@@ -242,12 +240,6 @@ def _is_description(found: Any) -> bool:
     )
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value
-
-
 class Bystander:
     """One seed's files, for a process that leaves them to the first one, or a run without any."""
 
@@ -255,19 +247,14 @@ class Bystander:
         self.seed = seed
         self.checkpoints = checkpoints
 
-    def recorder(
-        self, mark: dict[str, Any] | None, *, tensorboard: bool, total_steps: int
-    ) -> NoRecorder:
-        del mark, tensorboard, total_steps
+    def recorder(self, *args: Any, **kwargs: Any) -> NoRecorder:
+        del args, kwargs
         return NoRecorder()
 
     def check_no_records(self) -> None:
         pass
 
     def write_matrices(self, matrices: Matrices) -> None:
-        del matrices
-
-    def close(self) -> None:
         pass
 
 
@@ -286,21 +273,6 @@ def lock(path: pathlib.Path) -> int:
         os.close(descriptor)
         raise UserError(f"Another process is at work in {path}. Wait for it, or stop it.") from None
     return descriptor
-
-
-def environment(devices: list[str], layout: str, packages: Iterable[str] = _PACKAGES) -> Any:
-    """What a reader needs to judge and repeat a run."""
-    return {
-        "command": " ".join(["python -m train", *sys.argv[1:]]),
-        "commit": _commit(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "devices": devices,
-        "layout": layout,
-        "packages": {"tag_optax": tag_optax.__version__}
-        | {name: importlib.metadata.version(name) for name in packages},
-    }
 
 
 def _commit() -> str | None:

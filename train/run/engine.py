@@ -65,7 +65,7 @@ class Engine:
     ):
         run = config.run
         stream.check(run.evaluate_on)
-        self.config = config
+        self.config = config = config.resolved(stream.target_dtype)
         self.stream = stream
         self.num_seeds = num_seeds
         self.layout = layout
@@ -105,7 +105,13 @@ class Engine:
         """How often each function was traced, and so compiled: once for a whole stream."""
         self._one_seed = self._setup.state_shapes(self._update)
         self._place_one = layout.state(self._update.tx, self._one_seed, None)
-        self._check_bank_axis()
+        axis = layout.bank_axis
+        placed = jax.tree.leaves(self._place_one.opt_state) if self._place_one else []
+        if axis is not None and not any(axis in tuple(place.spec) for place in placed):
+            raise UserError(
+                f"--bank-axis {axis} needs an optimizer that keeps moments of every task, such as "
+                f"tag-rmsprop; with {config.optimizer.name} it would change nothing."
+            )
         shardings = layout.state(
             self._update.tx, self._one_seed, self._axes if num_seeds > 1 else None
         )
@@ -148,18 +154,6 @@ class Engine:
         learned = range(len(self.stream.tasks)) if self.method.joint else range(task, task + 1)
         return {each: self.stream.tasks[each].train for each in learned}
 
-    def _check_bank_axis(self) -> None:
-        axis = self.layout.bank_axis
-        if axis is None or self._place_one is None:
-            return
-        places = jax.tree.leaves(self._place_one.opt_state)
-        if not any(axis in tuple(place.spec) for place in places):
-            raise UserError(
-                f"--bank-axis {axis} needs an optimizer that keeps moments of "
-                f"every task, such as tag-rmsprop; with {self.config.optimizer.name} it would "
-                "change nothing."
-            )
-
     def init(self, seeds: Sequence[int]) -> TrainState:
         """The state before the first step."""
         return self.join([self.init_one(seed) for seed in seeds])
@@ -167,7 +161,9 @@ class Engine:
     def init_one(self, seed: int) -> TrainState:
         """The state of one seed before the first step."""
         # From the host: each device takes its part, and several processes start from the same.
-        start = jax.device_get((step.random_key(seed), *self._setup.start(seed)))
+        start = jax.device_get(
+            (step.random_key(seed), *self._setup.model.init(jax.random.key(seed)))
+        )
         with self.layout.active():
             return self._init(*start)
 

@@ -19,7 +19,7 @@ from train.streams import Stream
 
 
 class Setup:
-    """Network, problem and optimizer for a stream, or for one with `more` tasks and classes."""
+    """Network, problem and optimizer for a stream, or for one with `more` tasks of a class each."""
 
     def __init__(
         self, config: Config, stream: Stream, layout: Layout, capacity: int, *, more: int = 0
@@ -27,33 +27,43 @@ class Setup:
         self._config = config
         self._layout = layout
         self._capacity = capacity
-        outputs = stream.num_outputs + more
+        tasks, outputs = len(stream.tasks), stream.num_outputs
         inputs = jax.ShapeDtypeStruct(stream.input_shape, stream.fed_dtype)
-        model = as_model(config.model.value, inputs, outputs)
+        model = as_model(config.model.value, inputs, outputs + more)
         dtype = config.run.compute_dtype
-        self._model = model if dtype == "float32" else with_compute_dtype(model, dtype)
-        self.problem = make_problem(config, stream, self._model.apply, layout.over_data(), more)
-        self.shapes: Any = jax.eval_shape(self._model.init, jax.random.key(0))
+        self.model = model if dtype == "float32" else with_compute_dtype(model, dtype)
+        self.shapes: Any = jax.eval_shape(self.model.init, jax.random.key(0))
+        mask = None
+        if any(task.classes is not None for task in stream.tasks):
+            mask = np.zeros((tasks + more, outputs + more), bool)
+            for row, task in zip(mask, stream.tasks, strict=False):
+                row[list(range(outputs) if task.classes is None else task.classes)] = True
+            mask[tasks:, outputs:] = True
+        self.problem = Problem(
+            apply=self.model.apply,
+            loss=config.loss.value,
+            score=config.score.value,
+            tasks=tasks + more,
+            mask=mask,
+            inputs=jax.ShapeDtypeStruct(stream.input_shape, stream.input_dtype),
+            targets=jax.ShapeDtypeStruct(stream.target_shape, stream.target_dtype),
+            scale=stream.scale,
+            offset=stream.offset,
+            batch_size=config.run.batch_size,
+            over_devices=layout.over_data(),
+        )
 
     def check(self) -> None:
         """Asks network, loss and score for a batch: what does not fit fails before any work."""
         size, given = self.problem.batch_size, self.problem
-
-        def several(one: Any) -> Any:
-            return jax.ShapeDtypeStruct((size, *one.shape), one.dtype)
-
         one = (given.inputs, given.targets, np.zeros((), np.int32), np.zeros((), np.float32))
-        batch = Batch(*map(several, one))
+        batch = Batch(*(jax.ShapeDtypeStruct((size, *each.shape), each.dtype) for each in one))
 
         def ask(params: Any, stats: Any, batch: Batch, key: jax.Array) -> Any:
             loss, _ = problem.mean_loss(given, params, stats, batch, key)
             return loss, problem.total_score(given, params, stats, batch)
 
         jax.eval_shape(ask, *self.shapes, batch, jax.random.key(0))
-
-    def start(self, seed: int) -> tuple[Any, Any]:
-        """Parameters and statistics of the network at the start."""
-        return self._model.init(jax.random.key(seed))
 
     def update(self, steps: Sequence[int]) -> Update:
         config, method = self._config, self._config.method.value
@@ -78,34 +88,3 @@ class Setup:
     def state_shapes(self, update: Update) -> TrainState:
         rng = jax.eval_shape(lambda: step.random_key(0))
         return jax.eval_shape(functools.partial(self.init_state, update), rng, *self.shapes)
-
-
-def make_problem(
-    config: Config,
-    stream: Stream,
-    apply: Any,
-    over_devices: jax.sharding.NamedSharding | None = None,
-    more: int = 0,
-) -> Problem:
-    """What a config's network learns from a stream, with so many tasks of a class each added."""
-    config = config.resolved(stream.target_dtype)
-    tasks, outputs = len(stream.tasks), stream.num_outputs
-    mask = None
-    if any(task.classes is not None for task in stream.tasks):
-        mask = np.zeros((tasks + more, outputs + more), bool)
-        for row, task in zip(mask, stream.tasks, strict=False):
-            row[list(range(outputs) if task.classes is None else task.classes)] = True
-        mask[tasks:, outputs:] = True
-    return Problem(
-        apply=apply,
-        loss=config.loss.value,
-        score=config.score.value,
-        tasks=tasks + more,
-        mask=mask,
-        inputs=jax.ShapeDtypeStruct(stream.input_shape, stream.input_dtype),
-        targets=jax.ShapeDtypeStruct(stream.target_shape, stream.target_dtype),
-        scale=stream.scale,
-        offset=stream.offset,
-        batch_size=config.run.batch_size,
-        over_devices=over_devices,
-    )

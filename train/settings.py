@@ -12,7 +12,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from train.errors import UserError, nearest
@@ -80,24 +80,19 @@ def hints(part: Any) -> dict[str, Any]:
     A dataclass with a field that cannot be written on a command line is no set of settings: a
     stream, or a network.
     """
-    if not dataclasses.is_dataclass(part):
-        return {}
     return _hints(part if isinstance(part, type) else type(part))
 
 
 @functools.cache
 def _hints(kind: type) -> dict[str, Any]:
+    if not dataclasses.is_dataclass(kind):
+        return {}
     try:
         found = typing.get_type_hints(kind)
     except NameError:  # Of what is imported for a type checker alone.
         return {}
-    named = {field.name: found[field.name] for field in dataclasses.fields(kind) if field.init}  # type: ignore[arg-type]
+    named = {field.name: found[field.name] for field in dataclasses.fields(kind) if field.init}
     return named if all(map(_is_simple, named.values())) else {}
-
-
-def replaced(part: Any, changes: Mapping[str, Any]) -> Any:
-    """The part with other settings, which are checked."""
-    return dataclasses.replace(part, **changes) if changes else part
 
 
 def find(kind: str, name: str, known: Mapping[str, Any], must_be: str) -> Part:
@@ -113,31 +108,30 @@ def find(kind: str, name: str, known: Mapping[str, Any], must_be: str) -> Part:
     if ":" not in name:
         choices = nearest(name, known).removesuffix(".")
         raise UserError(f"Unknown {kind} {name!r}. {choices}, and package.module:attribute.")
-    return Part(name, with_settings(imported(kind, name), f"{flag(kind)} {name}", must_be))
+    option = f"{flag(kind)} {name}"
+    return Part(name, with_settings(_imported(option, name), option, must_be))
 
 
-def imported(kind: str, name: str) -> Any:
+def _imported(option: str, name: str) -> Any:
     """What `package.module:attribute` names."""
     module, _, attribute = name.partition(":")
-    option = f"{flag(kind)} {name}"
     try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (module + ".").startswith(error.name + "."):
-            raise UserError(f"{option}: importing {module} fails: {error}.") from error
-        raise UserError(
-            f"{option}: there is no module {error.name}. Modules are found from the directory in "
-            "which the command is given, and where PYTHONPATH points."
-        ) from error
+        found = importlib.import_module(module)
     except ValueError as error:  # An empty name, or one with empty parts.
         raise UserError(f"{option}: write it as package.module:attribute.") from error
     except ImportError as error:
-        raise UserError(f"{option}: importing {module} fails: {error}.") from error
-    for each in attribute.split("."):
-        if not hasattr(found, each):
-            raise UserError(f"{option}: {module} has no attribute {attribute or '(empty)'}.")
-        found = getattr(found, each)
-    return found
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is None or not f"{module}.".startswith(f"{missing}."):
+            raise UserError(f"{option}: importing {module} fails: {error}.") from error
+        raise UserError(
+            f"{option}: there is no module {missing}. Modules are found from the directory in "
+            "which the command is given, and where PYTHONPATH points."
+        ) from error
+    try:
+        return functools.reduce(getattr, attribute.split("."), found)
+    except AttributeError as error:
+        missing = attribute or "(empty)"
+        raise UserError(f"{option}: {module} has no attribute {missing}.") from error
 
 
 def name_of(given: Any) -> str | None:
@@ -158,7 +152,7 @@ def with_settings(given: Any, option: str, must_be: str) -> Any:
     >>> def plain(tasks, learning_rate=0.1):
     ...     return tasks, learning_rate
     >>> made = with_settings(plain, "--optimizer plain", "a function")
-    >>> values(made), replaced(made, {"learning_rate": 0.5})(3)
+    >>> values(made), dataclasses.replace(made, learning_rate=0.5)(3)
     ({'learning_rate': 0.1}, (3, 0.5))
     """
     if isinstance(given, type) and dataclasses.is_dataclass(given):
@@ -168,45 +162,37 @@ def with_settings(given: Any, option: str, must_be: str) -> Any:
             raise UserError(
                 f"{option} must be {must_be}; its settings need defaults ({error})."
             ) from error
-    if dataclasses.is_dataclass(given) and not isinstance(given, type):
+    if not callable(given) or dataclasses.is_dataclass(given):
         return given
-    return _from_function(given) if callable(given) else given
-
-
-def _from_function(function: Callable[..., Any]) -> Any:
     # A metaclass, as of NNX modules, may hide what the class itself takes.
-    taken = function.__init__ if isinstance(function, type) else function
+    taken = given.__init__ if isinstance(given, type) else given
     try:
         signature = inspect.signature(taken)
         annotated = typing.get_type_hints(taken)
     except (NameError, TypeError, ValueError):
-        return function
-    found = {}
+        return given
+    fields: list[Any] = []
     for name, parameter in signature.parameters.items():
         if parameter.default is not parameter.empty:
             hint = annotated.get(name, type(parameter.default))
             if _is_simple(hint) and _is(parameter.default, hint):
-                found[name] = hint, parameter.default
-    if not found:
-        return function
+                fields.append((name, hint, dataclasses.field(default=parameter.default)))
+    if not fields:
+        return given
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs, **values(self))
+        return given(*args, **kwargs, **values(self))
 
-    rest = [
-        each for name, each in signature.parameters.items() if name not in found and name != "self"
-    ]
+    settings = {"self", *(name for name, _, _ in fields)}
+    rest = [each for name, each in signature.parameters.items() if name not in settings]
     made = dataclasses.make_dataclass(
-        getattr(function, "__name__", "Settings"),
-        [
-            (name, hint, dataclasses.field(default=default))
-            for name, (hint, default) in found.items()
-        ],
+        getattr(given, "__name__", "Settings"),
+        fields,
         frozen=True,
         kw_only=True,
         namespace={"__call__": call, "__signature__": signature.replace(parameters=rest)},
     )
-    made.__doc__ = function.__doc__
+    made.__doc__ = given.__doc__
     return made()
 
 
@@ -221,12 +207,6 @@ def _is_simple(hint: Any) -> bool:
     return hint in (bool, int, float, str)
 
 
-def read(part: Any, fields: Mapping[str, Any], source: object) -> dict[str, Any]:
-    """Some settings of a part as read from a file, each in its own type."""
-    known = hints(part)
-    return {name: typed(name, value, known[name], source) for name, value in fields.items()}
-
-
 def typed(name: str, value: Any, hint: Any, source: object) -> Any:
     """
     >>> typed("hidden", [8, 8], tuple[int, ...], "a.toml"), typed("b", 3, float, "a.toml")
@@ -239,18 +219,12 @@ def typed(name: str, value: Any, hint: Any, source: object) -> Any:
     if not _is(value, hint):
         shown = json.dumps(value, default=str)  # TOML has dates.
         raise UserError(f"{source}: {name} must be {type_name(hint)}, and is {shown}.")
-    # Else the same setting would name two directories, b=3 and b=3.0.
-    is_float = hint is float or float in typing.get_args(hint)
-    return _as_float(value) if is_float and value is not None else value
-
-
-def _as_float(number: Any) -> Any:
-    if not isinstance(number, int):
-        return number
-    try:
-        return float(number)
-    except OverflowError:  # Of an int with hundreds of digits.
-        return math.inf
+    if isinstance(value, int) and float in (hint, *typing.get_args(hint)):
+        try:  # Else the same setting would name two directories, b=3 and b=3.0.
+            return float(value)
+        except OverflowError:  # Of an int with hundreds of digits.
+            return math.inf
+    return value
 
 
 def _is(value: Any, hint: Any) -> bool:
@@ -284,12 +258,12 @@ def parse(name: str, text: str, hint: Any, option: str) -> Any:
     >>> parse("hidden", "8x8", tuple[int, ...], "--set")
     (8, 8)
     """
+    text = text.strip()
     try:
-        return _convert(text.strip(), hint)
+        return _convert(text, hint)
     except (ValueError, KeyError):
-        raise UserError(
-            f"{option}: {name} must be {type_name(hint)}, and is {text.strip()!r}."
-        ) from None
+        wanted = type_name(hint)
+        raise UserError(f"{option}: {name} must be {wanted}, and is {text!r}.") from None
 
 
 def _convert(text: str, hint: Any) -> Any:
@@ -302,9 +276,7 @@ def _convert(text: str, hint: Any) -> Any:
         return text
     if typing.get_origin(hint) is tuple:
         return tuple(_convert(part, typing.get_args(hint)[0]) for part in text.split("x"))
-    if hint is bool:
-        return {"true": True, "false": False}[text.lower()]
-    return hint(text)
+    return {"true": True, "false": False}[text.lower()] if hint is bool else hint(text)
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, str]:

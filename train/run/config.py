@@ -162,16 +162,11 @@ class Config:
         for name, value in changes.items():
             mine.setdefault(self.owner(name, source), {})[name] = value
         try:
-            new = {owner: settings.replaced(parts[owner], part) for owner, part in mine.items()}
+            new = {owner: dataclasses.replace(parts[owner], **mine[owner]) for owner in mine}
         except UserError as error:
             raise UserError(f"{source}: {error}" if source else str(error)) from None
-        return dataclasses.replace(
-            self,
-            **{
-                owner: part if owner == "run" else Part(getattr(self, owner).name, part)
-                for owner, part in new.items()
-            },
-        )
+        named = {kind: Part(getattr(self, kind).name, new[kind]) for kind in new if kind in KINDS}
+        return dataclasses.replace(self, **(new | named))
 
     def resolved(self, target_dtype: Any) -> "Config":
         """With the loss and the score that `auto` stands for."""
@@ -189,7 +184,7 @@ class Config:
                 return owner
         known = [each for part in self._parts().values() for each in settings.hints(part)]
         start = f"{source}: " if source else ""
-        those = ", ".join(f"{self.names()[k]}" for k in ("stream", "method", "optimizer", "model"))
+        those = ", ".join(self.names()[k] for k in ("stream", "method", "optimizer", "model"))
         raise UserError(f"{start}{name} is no setting of {those}. {nearest(name, known)}")
 
     def hint(self, name: str, source: object = "") -> Any:
@@ -276,11 +271,13 @@ def read_record(fields: Any, source: object) -> Record:
         found[kind] = name
     for owner in _ORDER:
         part = parts[owner]
-        mine = {name: fields.pop(name) for name in settings.hints(part) if name in fields}
         try:
-            found |= settings.values(
-                settings.replaced(part, settings.read(part, mine, source)) if mine else part
-            )
+            mine = {
+                name: settings.typed(name, fields.pop(name), hint, source)
+                for name, hint in settings.hints(part).items()
+                if name in fields
+            }
+            found |= settings.values(dataclasses.replace(part, **mine) if mine else part)
         except UserError as error:
             text = str(error)
             raise UserError(text if text.startswith(str(source)) else f"{source}: {text}") from None

@@ -56,8 +56,8 @@ class Setup:
     def check(self) -> None:
         """Asks network, loss and score for a batch: what does not fit fails before any work."""
         size, given = self.problem.batch_size, self.problem
-        one = (given.inputs, given.targets, np.zeros((), np.int32), np.zeros((), np.float32))
-        batch = Batch(*(jax.ShapeDtypeStruct((size, *each.shape), each.dtype) for each in one))
+        one: Any = (given.inputs, given.targets, np.zeros((), np.int32), np.zeros((), np.float32))
+        batch = Batch(*jax.tree.map(lambda x: jax.ShapeDtypeStruct((size, *x.shape), x.dtype), one))
 
         def ask(params: Any, stats: Any, batch: Batch, key: jax.Array) -> Any:
             loss, _ = problem.mean_loss(given, params, stats, batch, key)

@@ -291,7 +291,7 @@ def named_stream(name: str, **changes: Any) -> NamedStream:
     for setting in changes:
         if setting not in known:
             raise UserError(f"{name} has no setting {setting}. {nearest(setting, known)}")
-    return settings.replaced(STREAMS[name], changes)
+    return dataclasses.replace(STREAMS[name], **changes)
 
 
 def load_stream(

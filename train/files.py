@@ -24,7 +24,16 @@ def read_json(path: pathlib.Path) -> Any:
     train.errors.UserError: ...a.json cannot be read (it is no readable JSON file: b stands
     there twice).
     """
-    return read(path, lambda text: json.loads(text, object_pairs_hook=_unique), "JSON")
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{twice} stands there twice")
+        return found
+
+    return read(path, lambda text: json.loads(text, object_pairs_hook=unique), "JSON")
 
 
 def read(path: pathlib.Path, parse: Callable[[str], Any], kind: str) -> Any:
@@ -49,15 +58,6 @@ def at_home(path: str | os.PathLike[str]) -> pathlib.Path:
         return pathlib.Path(path).expanduser()
     except RuntimeError as error:
         raise UserError(f"{path}: {error}") from error
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} stands there twice")
-    return found
 
 
 def write_json(path: pathlib.Path, content: Any) -> None:
@@ -85,7 +85,12 @@ def write_whole(path: pathlib.Path, text: str) -> None:
         except OSError:
             unfinished.unlink(missing_ok=True)
             raise
-        _sync_directory(path.parent)
+        # A rename is on the disk only when its directory is.
+        descriptor = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 class Appended:
@@ -128,12 +133,3 @@ def saying_why(path: pathlib.Path) -> Iterator[None]:
             f"Cannot write {path}: {error.strerror or error}. Nothing written before is lost: mend "
             "that, and the same command goes on; or choose another --out."
         ) from error
-
-
-def _sync_directory(path: pathlib.Path) -> None:
-    """A rename is on the disk only when its directory is."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,6 +6,8 @@ before them, and no others.
 
 import argparse
 import dataclasses
+import functools
+import operator
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -157,58 +159,60 @@ class ReportCommand:
     """Where the report goes."""
 
 
-_COMMANDS = ("run", "grid", "sweep", "demo", "data", "prepare", "report")
-
-
 def parse(arguments: Sequence[str]) -> object:
     """The command asked for, its defaults filled in from the preset it names.
 
     >>> parse(["run", "--stream", "rotated-digits", "--optimizer", "sgd"]).config["learning_rate"]
     0.1
     """
-    arguments = list(arguments)
-    if arguments and arguments[0] not in _COMMANDS and not arguments[0].startswith("-"):
-        raise UserError(f"Unknown command {arguments[0]!r}. {nearest(arguments[0], _COMMANDS)}")
-    configured = arguments[:1] in (["run"], ["grid"])
+    arguments = list(arguments) or ["demo"]
+    configured = arguments[0] in ("run", "grid")
     base = _base_config(arguments) if configured else presets.preset(**_DEFAULT)
     if configured:
         _check_settings(arguments, base)
-    if arguments[:1] == ["grid"]:
+    if arguments[0] == "grid":
         base = base.changed({"evaluate_on": "validation"})
-    run, grid = (_with_settings(kind, base) for kind in (RunCommand, GridCommand))
-    commands: Any = (
-        Annotated[type(run), tyro.conf.subcommand("run", default=run)]  # type: ignore[operator]
-        | Annotated[type(grid), tyro.conf.subcommand("grid", default=grid)]
-        | Annotated[SweepCommand, tyro.conf.subcommand("sweep")]
-        | Annotated[DemoCommand, tyro.conf.subcommand("demo")]
-        | Annotated[DataCommand, tyro.conf.subcommand("data")]
-        | Annotated[PrepareCommand, tyro.conf.subcommand("prepare")]
-        | Annotated[ReportCommand, tyro.conf.subcommand("report")]
-    )
+    commands = {
+        "run": _with_settings(RunCommand, base),
+        "grid": _with_settings(GridCommand, base),
+        "sweep": SweepCommand(),
+        "demo": DemoCommand(),
+        "data": DataCommand(),
+        "prepare": PrepareCommand(stream=tyro.MISSING),
+        "report": ReportCommand(),
+    }
+    if arguments[0] not in commands and not arguments[0].startswith("-"):
+        raise UserError(f"Unknown command {arguments[0]!r}. {nearest(arguments[0], commands)}")
+    kinds: list[Any] = [
+        Annotated[type(each), tyro.conf.subcommand(name, default=each)]
+        for name, each in commands.items()
+    ]
     command: Any = tyro.cli(
-        commands,
+        functools.reduce(operator.or_, kinds),
         prog="python -m train",
         description="Learn one task after another without forgetting. With no command: demo.",
-        args=arguments or ["demo"],
+        args=arguments,
     )
     if not configured:
         return command
     # The options were read into a dataclass made for these parts: back into a config.
-    found = dataclasses.replace(base, **_parts(command.config, base))
-    return dataclasses.replace(command, config=found)
+    found = command.config
+    parts: dict[str, Any] = {"run": found.run_settings}
+    for kind in KINDS:
+        part = getattr(base, kind)
+        parts[kind] = Part(part.name, getattr(found, f"{kind}_settings", part.value))
+    return dataclasses.replace(command, config=dataclasses.replace(base, **parts))
 
 
 def _with_settings(kind: type, base: Config) -> Any:
     """A command whose `config` has the names of the parts and their settings as options."""
     fields: list[Any] = []
-    for name in KINDS:
-        choices = ", ".join(KINDS[name][0])
-        described = f"{_HELP[name]}: {choices}, or package.module:attribute."
+    for name, (known, _) in KINDS.items():
+        described = f"{_HELP[name]}: {', '.join(known)}, or package.module:attribute."
         annotated = Annotated[str, tyro.conf.arg(help=described)]
         fields.append((name, annotated, dataclasses.field(default=getattr(base, name).name)))
     for name in (*KINDS, "run"):
-        part = getattr(base, name)
-        value = part.value if isinstance(part, Part) else part
+        value = base.parts()[name]
         if settings.hints(value):
             annotated = Annotated[type(value), tyro.conf.OmitArgPrefixes]
             # The title above the options in --help; else that of the class.
@@ -223,14 +227,6 @@ def _with_settings(kind: type, base: Config) -> Any:
     )
     made.__doc__ = kind.__doc__
     return made(config=options())
-
-
-def _parts(found: Any, base: Config) -> dict[str, Any]:
-    parts: dict[str, Any] = {}
-    for kind in KINDS:
-        part = getattr(base, kind)
-        parts[kind] = Part(part.name, getattr(found, f"{kind}_settings", part.value))
-    return parts | {"run": found.run_settings}
 
 
 def _base_config(arguments: Sequence[str]) -> Config:

@@ -1,13 +1,16 @@
 """What each command of the command line does."""
 
 import dataclasses
+import itertools
 import pathlib
 from collections.abc import Iterable
 from typing import Any
 
+import rich.filesize
+import rich.text
+
 from train import report, settings
 from train.cli import arguments
-from train.cli.data_listing import list_data
 from train.cli.display import Display
 from train.errors import UserError
 from train.launch import grid, grid_results, hosts, sweep
@@ -20,7 +23,7 @@ from train.run.config import Config
 from train.run.devices import Devices
 from train.run.directory import Keeping
 from train.run.result import RunResult
-from train.streams import prepare
+from train.streams import STREAMS, DataStatus, data_status, prepare, prepare_advice
 
 
 def execute(command: object, display: Display) -> bool:
@@ -38,7 +41,7 @@ def execute(command: object, display: Display) -> bool:
         case arguments.DemoCommand():
             return _demo(command, display)
         case arguments.DataCommand():
-            list_data(command.data_dir, display)
+            _list_data(command.data_dir, display)
         case arguments.PrepareCommand():
             prepare(command.stream, manual_dir=command.manual_dir, data_dir=command.data_dir)
         case arguments.ReportCommand():
@@ -182,3 +185,40 @@ def _report(roots: list[pathlib.Path], out: pathlib.Path, display: Display) -> N
     names = [path.name for path in written if path.suffix != ".png"]
     plots = len(written) - len(names)
     display.say(f"Written to {out}: {', '.join(names)}, {plots} plots")
+
+
+def _list_data(data_dirs: tuple[pathlib.Path, ...], display: Display) -> None:
+    """Every stream, where its data are looked for, and how to get them."""
+    found = data_status(data_dirs or None)
+    looked_in = dict.fromkeys(str(path) for status in found for path in status.looked_in)
+    display.say(f"Data are looked for in {', '.join(looked_in)}.")
+    display.say("Choose other places with --data-dir or $TFDS_DATA_DIR.\n")
+    for stream, group in itertools.groupby(found, key=lambda status: status.stream):
+        statuses = list(group)
+        spec = STREAMS[stream]
+        display.console.print(rich.text.Text(stream, style="bold"), end="")
+        display.say(f"  {spec.summary}")
+        for status in statuses:
+            display.say("  " + describe(status))
+        missing = [status.data_set for status in statuses if not status.present]
+        if missing:
+            display.say(f"  {prepare_advice(spec, missing)}")
+
+
+def describe(status: DataStatus) -> str:
+    """One line on one data set.
+
+    >>> describe(DataStatus("rotated-mnist", "mnist", (), present=False))
+    'missing  mnist'
+    """
+    if not status.present:
+        as_it_is = f" (there, but as {status.file_format})" if status.found else ""
+        return f"missing  {status.data_set}{as_it_is}"
+    where = f" in {status.found}" if status.found else ", comes with scikit-learn"
+    size = f", {rich.filesize.decimal(status.num_bytes)}" if status.num_bytes else ""
+    version = f" {status.version}" if status.version else ""
+    subset = ", a subset" if status.subset else ""
+    return (
+        f"present  {status.data_set}{version}: {status.num_train} + {status.num_test} "
+        f"images{size}{subset}{where}"
+    )

@@ -24,11 +24,9 @@ class Display(Progress):
         super().__init__(say)
 
     def run(self, label: str, steps: Sequence[int]) -> RunProgress:
-        kind = _LiveRun if self.console.is_terminal else RunProgress
-        shown = kind(self.say, label, steps)
-        if isinstance(shown, _LiveRun):
-            shown.open(self.console)
-        return shown
+        if not self.console.is_terminal:
+            return super().run(label, steps)
+        return _LiveRun(self.say, label, steps, self.console)
 
     @contextlib.contextmanager
     def workers(self) -> Iterator[Callable[[list[str], str], None]]:
@@ -48,7 +46,14 @@ class Display(Progress):
 class _LiveRun(RunProgress):
     """A line with a bar that is drawn over and over."""
 
-    def open(self, console: rich.console.Console) -> None:
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        label: str,
+        steps: Sequence[int],
+        console: rich.console.Console,
+    ):
+        super().__init__(say, label, steps)
         self._console = console
         self._live = rich.progress.Progress(
             rich.progress.TextColumn("{task.description}"),

@@ -91,14 +91,9 @@ def fit(
     """
     keeping, rest = _taken(Keeping, options)
     run, rest = _taken(RunSettings, dict(rest, epochs=epochs, batch_size=batch_size))
-    parts = {
-        "stream": stream,
-        "model": model,
-        "optimizer": optimizer,
-        "method": method,
-        "loss": loss,
-        "score": score,
-    }
+    parts = dict(
+        stream=stream, model=model, optimizer=optimizer, method=method, loss=loss, score=score
+    )
     named = {kind: as_part(kind, given, name) for kind, given in parts.items()}
     config = Config(**named, run=run).changed(rest)  # type: ignore[arg-type]
     listed = (seeds,) if isinstance(seeds, int) else tuple(seeds)
@@ -137,13 +132,9 @@ def fit_config(
     jobs = [streams.job(title, config, seed, out, keeping) for seed in seeds]
     if streams.is_open(config) and not keeping.overwrite:
         facts = describe(streams.open(config))
-
-        def check_all() -> None:
-            for job in jobs:
-                if job.directory is not None:  # Another stream's, though all of it may be learned.
-                    check(job.directory, config, job.seed, facts)
-
-        hosts.together(check_all)
+        # Another stream's is refused, though all of it may be learned.
+        kept = [(job.directory, job.seed) for job in jobs if job.directory is not None]
+        hosts.together(lambda: [check(path, config, seed, facts) for path, seed in kept])
     done = run_seeds(jobs, streams, progress, parallel, devices=devices)
     model = config.model.value
     runs = []

@@ -151,7 +151,6 @@ def undertaking(
         model = as_model(config.model.value, inputs, stream.num_outputs)
         _, stats = jax.eval_shape(model.init, jax.random.key(0))
         config.method.value.check(stream, stats)
-    directories.make(record.parent)
     lock = directories.lock(record.parent)
     try:
         for job in jobs if overwrite else ():

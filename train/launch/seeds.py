@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal
@@ -146,10 +147,7 @@ def _run(jobs: Sequence[Job], engine: Engine, progress: Progress, label: str) ->
             outcome.failed |= Run(engine, group, keeping, shown).finish()
             for run in group:
                 if run.position.failed is None:
-                    outcome.trained[run.seed] = _trained(run)
+                    weights = evaluated_params(run.state), run.state.stats
+                    read = functools.partial(jax.device_get, weights)
+                    outcome.trained[run.seed] = Trained(run.seed, run.matrices, read)
         return outcome
-
-
-def _trained(run: SeedRun) -> Trained:
-    weights = evaluated_params(run.state), run.state.stats
-    return Trained(run.seed, run.matrices, lambda: jax.device_get(weights))

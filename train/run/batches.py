@@ -1,6 +1,7 @@
 """Batches as a pure function of (seed, task, step): no iterator, so a resume is an integer."""
 
 import functools
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -11,17 +12,9 @@ from train.streams import Examples
 WHOLE = slice(None)
 
 
-def steps_per_epoch(examples: int, batch_size: int) -> int:
-    """
-    >>> steps_per_epoch(25, 10)
-    3
-    """
-    return -(-examples // batch_size)
-
-
 @functools.lru_cache(maxsize=64)  # The order of an epoch is asked for at each of its steps.
-def _order(seed: int, task: int, epoch: int, sizes: tuple[int, ...]) -> np.ndarray:
-    rng = np.random.default_rng((seed, task, epoch))
+def _order(key: tuple[int, ...], sizes: tuple[int, ...]) -> np.ndarray:
+    rng = np.random.default_rng(key)
     starts = np.cumsum((0, *sizes[:-1]))
     return np.concatenate(
         [start + rng.permutation(size) for start, size in zip(starts, sizes, strict=True)]
@@ -43,8 +36,8 @@ def positions(
     (2, array([1., 0.], dtype=float32))
     """
     examples = sum(sizes)
-    epoch, step_in_epoch = divmod(step, steps_per_epoch(examples, batch_size))
-    order = _order(seed, task, epoch, sizes)
+    epoch, step_in_epoch = divmod(step, math.ceil(examples / batch_size))
+    order = _order((seed, task, epoch), sizes)
     taken = step_in_epoch * batch_size + np.arange(batch_size)
     return order[taken % examples], (taken < examples).astype(np.float32)
 
@@ -120,11 +113,6 @@ def revisited(
     """
     position = start + np.arange(batch_size)[of_batch]
     weight = (position < count).astype(np.float32) / np.float32(count)
-    rows = [_order_revisited(seed, task, len(examples))[position % count] for seed in seeds]
+    rows = [_order((seed, task), (len(examples),))[position % count] for seed in seeds]
     flat = _gather({task: examples}, np.concatenate(rows), np.tile(weight, len(seeds)))
     return Batch(*(x.reshape(len(seeds), len(position), *x.shape[1:]) for x in flat))
-
-
-@functools.lru_cache(maxsize=64)
-def _order_revisited(seed: int, task: int, examples: int) -> np.ndarray:
-    return np.random.default_rng((seed, task)).permutation(examples)

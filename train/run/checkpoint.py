@@ -82,11 +82,7 @@ class Checkpoints:
 
         What failed of the checkpoint before is said here. With `wait`, returns when all is written.
         """
-        record = {
-            "layout": _layout(state),
-            "fingerprint": self._fingerprint(state),
-            "notes": notes,
-        }
+        record = {"layout": _layout(state), "fingerprint": self._fingerprint(state), "notes": notes}
         with self._saying_why():
             self._manager.save(
                 step,
@@ -127,7 +123,7 @@ class Checkpoints:
     def _restore(
         self, step: int, like: TrainState, resizable: frozenset[str]
     ) -> tuple[TrainState, dict[str, Any]]:
-        record = self._load(step, record=ocp.args.JsonRestore())["record"]
+        record = self._load(step, record=ocp.args.JsonRestore())
         if not isinstance(record, dict) or record.pop("checksum", None) != _checksum(record):
             raise Damaged("its record has changed")
         # Compared here, because orbax reports a mismatch in terms of its own.
@@ -145,24 +141,20 @@ class Checkpoints:
         )
         places = ocp.checkpoint_utils.construct_restore_args(abstract)
         state = self._load(step, state=ocp.args.PyTreeRestore(item=abstract, restore_args=places))
-        state = state["state"]
-        changed = [
-            name
-            for name, number in self._fingerprint(state).items()
-            if record["fingerprint"].get(name) != number
-        ]
-        if changed:
-            raise Damaged(f"{changed[0]} has changed")
+        for name, number in self._fingerprint(state).items():
+            if record["fingerprint"].get(name) != number:
+                raise Damaged(f"{name} has changed")
         return state, record["notes"]
 
-    def _load(self, step: int, **items: Any) -> Any:
+    def _load(self, step: int, **one: Any) -> Any:
+        (name,) = one
         try:
-            return self._manager.restore(step, args=ocp.args.Composite(**items))
+            return self._manager.restore(step, args=ocp.args.Composite(**one))[name]
         except Exception as error:
             # A damaged file fails in any layer of orbax, zarr, JSON or the file system, each with
             # exceptions of its own, and all of them mean the same: this one cannot be read.
             why = f"{type(error).__name__}: {_first_line(error)[:80]}"
-            raise Damaged(f"its {next(iter(items))} cannot be read, {why}") from None
+            raise Damaged(f"its {name} cannot be read, {why}") from None
 
     def _put_aside(self, step: int, why: Damaged) -> str:
         """Out of the way of the checkpoint that will be made at this step again."""
@@ -211,10 +203,9 @@ def restore_weights(directory: pathlib.Path, params: Any, stats: Any) -> TrainSt
         with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             record = reader.restore(path / "record")
         has_average = any(name.startswith(".average") for name in record["layout"])
-        nothing: Any = ()
-        empty = TrainState(*[nothing] * len(TrainState._fields))
         average = params if has_average else ()
-        like = empty._replace(params=params, stats=stats, average=average)
+        nothing: Any = dict.fromkeys(TrainState._fields, ())
+        like = TrainState(**nothing | dict(params=params, stats=stats, average=average))
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
         for name, now in _layout(like).items():

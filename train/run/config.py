@@ -124,7 +124,7 @@ class Config:
 
     def __post_init__(self) -> None:
         owners: dict[str, str] = dict.fromkeys(KINDS, "what has a name")
-        for owner, part in self._parts().items():
+        for owner, part in self.parts().items():
             for name in settings.hints(part):
                 if name in owners:
                     raise UserError(
@@ -133,7 +133,7 @@ class Config:
                     )
                 owners[name] = f"the {owner}"
 
-    def _parts(self) -> dict[str, Any]:
+    def parts(self) -> dict[str, Any]:
         found = {name: getattr(self, name) for name in _ORDER}
         return {name: part.value if name in KINDS else part for name, part in found.items()}
 
@@ -143,7 +143,7 @@ class Config:
     def flat(self) -> dict[str, Any]:
         """The names of all parts and all settings, side by side."""
         found: dict[str, Any] = self.names()
-        for part in self._parts().values():
+        for part in self.parts().values():
             found |= settings.values(part)
         return found
 
@@ -157,7 +157,7 @@ class Config:
 
     def changed(self, changes: Mapping[str, Any], source: object = "") -> "Config":
         """With other settings, each given to the part that has it."""
-        parts = self._parts()
+        parts = self.parts()
         mine: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             mine.setdefault(self.owner(name, source), {})[name] = value
@@ -179,17 +179,17 @@ class Config:
 
     def owner(self, name: str, source: object = "") -> str:
         """Which part has a setting."""
-        for owner, part in self._parts().items():
+        for owner, part in self.parts().items():
             if name in settings.hints(part):
                 return owner
-        known = [each for part in self._parts().values() for each in settings.hints(part)]
+        known = [each for part in self.parts().values() for each in settings.hints(part)]
         start = f"{source}: " if source else ""
         those = ", ".join(self.names()[k] for k in ("stream", "method", "optimizer", "model"))
         raise UserError(f"{start}{name} is no setting of {those}. {nearest(name, known)}")
 
     def hint(self, name: str, source: object = "") -> Any:
         """The type of a setting."""
-        return settings.hints(self._parts()[self.owner(name, source)])[name]
+        return settings.hints(self.parts()[self.owner(name, source)])[name]
 
     def with_fields(self, fields: Mapping[str, Any], source: object) -> "Config":
         """With the settings of a file, each checked to be of its type."""

@@ -72,44 +72,30 @@ def choose_axes(devices: Devices, batch_size: int, *, available: int) -> dict[st
     Traceback (most recent call last):
     train.errors.UserError: --mesh data=4 cannot split batches of 10 evenly: give --batch-size 8 ...
     """
-    if devices.mesh is None:
-        _check_bank(devices, {})
-        return None
-    if devices.mesh == "auto":
-        sizes = {"data": max(_divisors(batch_size, available))}
-    else:
-        sizes = axis_sizes(devices.mesh)
-    wanted = math.prod(sizes.values())
-    if wanted > available:
-        raise UserError(f"--mesh {devices.mesh} needs {wanted} devices, and there are {available}.")
-    _check_batch(devices.mesh, sizes.get("data", 1), batch_size, available)
-    _check_bank(devices, sizes)
-    return sizes
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [n for n in range(1, min(number, most) + 1) if number % n == 0]
-
-
-def _check_batch(mesh: str, data: int, batch_size: int, available: int) -> None:
-    if batch_size % data == 0:
-        return
-    below, above = batch_size // data * data, (batch_size // data + 1) * data
-    sizes = f"{below} or {above}" if below else str(above)
-    fitting = ", ".join(f"data={n}" for n in _divisors(batch_size, available))
-    raise UserError(
-        f"--mesh {mesh} cannot split batches of {batch_size} evenly: give --batch-size {sizes}, or "
-        f"a mesh with one of {fitting}."
-    )
-
-
-def _check_bank(devices: Devices, sizes: dict[str, int]) -> None:
+    sizes = None
+    if devices.mesh is not None:
+        fitting = [n for n in range(1, min(batch_size, available) + 1) if batch_size % n == 0]
+        sizes = {"data": fitting[-1]} if devices.mesh == "auto" else axis_sizes(devices.mesh)
+        wanted, data = math.prod(sizes.values()), sizes.get("data", 1)
+        if wanted > available:
+            raise UserError(
+                f"--mesh {devices.mesh} needs {wanted} devices, and there are {available}."
+            )
+        if batch_size % data:
+            below = batch_size // data * data
+            better = f"{below} or {below + data}" if below else f"{data}"
+            raise UserError(
+                f"--mesh {devices.mesh} cannot split batches of {batch_size} evenly: give "
+                f"--batch-size {better}, or a mesh with one of "
+                f"{', '.join(f'data={n}' for n in fitting)}."
+            )
     axis = devices.bank_axis
-    if axis != "none" and axis not in sizes:
+    if axis != "none" and axis not in (sizes or {}):
         raise UserError(
             f"--bank-axis {axis} needs a mesh with that axis, as in --mesh {axis}=2, and --mesh is "
             f"{devices.mesh or 'not given'}."
         )
+    return sizes
 
 
 class Layout:
@@ -135,16 +121,12 @@ class Layout:
         """The mesh, for everything that is traced inside."""
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
-    def capacity(self, tasks: int) -> int:
-        """Rows of the bank: one a task, and as many more as make the shares of the axis equal.
+    def rounded_up(self, number: int, axis: str | None) -> int:
+        """The next multiple of an axis, whose devices then have equal shares.
 
-        >>> Layout().capacity(10)
+        >>> Layout().rounded_up(10, "data")
         10
         """
-        return self.rounded_up(tasks, self.bank_axis)
-
-    def rounded_up(self, number: int, axis: str | None = "data") -> int:
-        """The next multiple of an axis, whose devices then have equal shares."""
         size = 1 if axis is None else self._size(axis)
         return -(-number // size) * size
 
@@ -157,20 +139,21 @@ class Layout:
         return self._sharding("data") if self._size("data") > 1 else None
 
     def params(self, params: Any) -> Any:
-        """The shardings of parameters: whole, or each along one of its axes."""
-        return jax.tree.map(lambda p: self._sharding(*self._param_spec(p.shape)), params)
-
-    def _param_spec(self, shape: tuple[int, ...]) -> list[str | None]:
-        """The longest axis that can be split evenly, of the last ones where several are as long.
+        """The shardings of parameters: whole, or each along its longest axis that can be split
+        evenly, the last one where several are as long.
 
         Vectors stay whole: splitting them saves nothing and costs an all-gather in every layer.
         """
         size = self._size("model")
-        spec: list[str | None] = [None] * len(shape)
-        fitting = [i for i, length in enumerate(shape) if length % size == 0]
-        if self._splits_params and len(shape) > 1 and fitting:
-            spec[max(fitting, key=lambda i: (shape[i], i))] = "model"
-        return spec
+
+        def sharding(shape: tuple[int, ...]) -> NamedSharding | None:
+            spec: list[str | None] = [None] * len(shape)
+            fitting = [i for i, length in enumerate(shape) if length % size == 0]
+            if self._splits_params and len(shape) > 1 and fitting:
+                spec[max(fitting, key=lambda i: (shape[i], i))] = "model"
+            return self._sharding(*spec)
+
+        return jax.tree.map(lambda p: sharding(p.shape), params)
 
     def state(
         self, tx: optax.GradientTransformation, state: TrainState, axes: TrainState | None
@@ -249,9 +232,7 @@ def make_layout(sizes: dict[str, int] | None, bank_axis: str = "none") -> Layout
     """
     if sizes is None:
         return Layout()
-    automatic = (AxisType.Auto,) * len(sizes)
-    count = int(np.prod(list(sizes.values())))
-    mesh = jax.make_mesh(
-        tuple(sizes.values()), tuple(sizes), automatic, devices=jax.devices()[:count]
-    )
+    shape, names = tuple(sizes.values()), tuple(sizes)
+    devices = jax.devices()[: math.prod(shape)]
+    mesh = jax.make_mesh(shape, names, (AxisType.Auto,) * len(sizes), devices=devices)
     return Layout(mesh, None if bank_axis == "none" else bank_axis)

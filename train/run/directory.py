@@ -66,7 +66,6 @@ class RunDirectory:
         if not overwrite:
             # Before anything is written: what is refused is left as it was.
             check(path, config, seed, facts)
-        make(path)
         self._lock = lock(path)
         try:
             for found in path.iterdir() if overwrite else ():
@@ -258,14 +257,10 @@ class Bystander:
         pass
 
 
-def make(path: pathlib.Path) -> None:
+def lock(path: pathlib.Path) -> int:
+    """Makes a directory, and keeps others out as long as the process lives, even to SIGKILL."""
     with files.saying_why(path):
         path.mkdir(parents=True, exist_ok=True)
-
-
-def lock(path: pathlib.Path) -> int:
-    """Held as long as the process lives; the kernel frees it even after SIGKILL."""
-    with files.saying_why(path / _LOCK):
         descriptor = os.open(path / _LOCK, os.O_CREAT | os.O_RDWR, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -75,7 +75,7 @@ class Engine:
             raise UserError(
                 f"--capacity {run.capacity} is less than the {tasks} tasks of {stream.name}."
             )
-        self._capacity = layout.capacity(max(run.capacity or 0, tasks))
+        self._capacity = layout.rounded_up(max(run.capacity or 0, tasks), layout.bank_axis)
         self._setup = Setup(config, stream, layout, self._capacity)
         params, stats = self._setup.shapes
         self.method.check(stream, stats)
@@ -86,20 +86,12 @@ class Engine:
         self.steps_per_call = run.steps_per_call or default_steps_per_call(convolves, platform)
         pixels = math.prod(stream.input_shape[:2]) or 1
         longest = max(len(self._judged(task)) for task in range(tasks))
-        self._evaluated = layout.rounded_up(
-            min(longest, default_evaluated(convolves, platform, pixels))
-        )
+        at_once = min(longest, default_evaluated(convolves, platform, pixels))
+        self._evaluated = layout.rounded_up(at_once, "data")
         self._update = self._setup.update(self.steps())
         # One count and one task for all seeds; everything else has a seed axis.
-        self._axes: Any = TrainState(
-            step=None,  # type: ignore[arg-type]
-            rng=0,  # type: ignore[arg-type]
-            params=0,
-            stats=0,
-            opt_state=tag_optax.vmap_axes(self._update.tx, params),
-            memory=0,
-            average=0,
-            alpha_sum=0,  # type: ignore[arg-type]
+        self._axes: Any = TrainState(*[0] * len(TrainState._fields))._replace(  # type: ignore[arg-type]
+            step=None, opt_state=tag_optax.vmap_axes(self._update.tx, params)
         )
         self.traced: collections.Counter[str] = collections.Counter()
         """How often each function was traced, and so compiled: once for a whole stream."""
@@ -116,6 +108,10 @@ class Engine:
             self._update.tx, self._one_seed, self._axes if num_seeds > 1 else None
         )
         everywhere = layout.everywhere()
+        self.has_alpha = self._update.has_alpha
+        """Whether TAG weighs the tasks."""
+        self.scores_are_shares = self.problem.score is problem.accuracy
+        """Whether scores are accuracies, shown in percent."""
         init = functools.partial(self._setup.init_state, self._update)
         self._init = jax.jit(init, out_shardings=self._place_one)
         self._join = jax.jit(self._join_call, out_shardings=shardings)
@@ -128,22 +124,12 @@ class Engine:
         self._fingerprints = jax.jit(fingerprints, out_shardings=everywhere)
         self._finite = jax.jit(self._finite_call, out_shardings=everywhere)
 
-    @property
-    def has_alpha(self) -> bool:
-        """Whether TAG weighs the tasks."""
-        return self._update.has_alpha
-
-    @property
-    def scores_are_shares(self) -> bool:
-        """Whether scores are accuracies, shown in percent."""
-        return self.problem.score is problem.accuracy
-
     def steps(self) -> list[int]:
         """The steps of each task; a joint method learns all tasks as one."""
         size = self.config.run.batch_size
         tasks = range(1 if self.method.joint else len(self.stream.tasks))
         examples = [sum(map(len, self._parts(task).values())) for task in tasks]
-        return [self.config.run.epochs * batches.steps_per_epoch(n, size) for n in examples]
+        return [self.config.run.epochs * math.ceil(n / size) for n in examples]
 
     def learned_after(self, task: int) -> range:
         """The tasks that have been learned when one ends."""
@@ -151,7 +137,7 @@ class Engine:
 
     def _parts(self, task: int) -> dict[int, Examples]:
         """The examples that are learned, by the task they belong to."""
-        learned = range(len(self.stream.tasks)) if self.method.joint else range(task, task + 1)
+        learned = self.learned_after(task) if self.method.joint else [task]
         return {each: self.stream.tasks[each].train for each in learned}
 
     def init(self, seeds: Sequence[int]) -> TrainState:
@@ -229,16 +215,11 @@ class Engine:
         taken = range(steps.start, steps.start + self.steps_per_call)
         parts, size = self._parts(task), self.config.run.batch_size
 
-        def make(part: slice) -> Batch:
-            return batches.take(
-                *(parts, seeds, task, taken),
-                batch_size=size,
-                in_turn=self.method.in_turn,
-                of_batch=part,
-            )
-
+        make = functools.partial(
+            batches.take, parts, seeds, task, taken, batch_size=size, in_turn=self.method.in_turn
+        )
         with self.layout.active():
-            batch = self.layout.batch(make, size, axis=2)
+            batch = self.layout.batch(lambda part: make(of_batch=part), size, axis=2)
             numbers = np.int32(task), np.int32(steps.start), np.int32(len(steps))
             state, outcomes = self._train(state, batch, *numbers)
             return state, jax.tree.map(lambda x: x[: len(steps)], outcomes)
@@ -260,9 +241,23 @@ class Engine:
 
     def scores(self, state: TrainState, tasks: range) -> np.ndarray:
         """float64[seed, task]: the mean score over each task's examples."""
-        totals = [self._totals(state, task, self._judged(task)) for task in tasks]
-        added = [np.sum(blocks, axis=0, dtype=np.float64) for blocks in jax.device_get(totals)]
+        size, params = self._evaluated, evaluated_params(state)
+
+        def total(task: int, start: int) -> jax.Array:
+            batch = self.layout.batch(
+                lambda part: batches.block(self._judged(task), task, start, size, part),
+                size,
+                axis=0,
+            )
+            return self._total_score(params, state.stats, batch)
+
         sizes = [len(self._judged(task)) for task in tasks]
+        with self.layout.active():
+            totals = [
+                [total(task, start) for start in range(0, examples, size)]
+                for task, examples in zip(tasks, sizes, strict=True)
+            ]
+        added = [np.sum(blocks, axis=0, dtype=np.float64) for blocks in jax.device_get(totals)]
         return np.stack(added, axis=1) / np.array([sizes])
 
     def fingerprint(self, state: TrainState) -> dict[str, int]:
@@ -278,19 +273,6 @@ class Engine:
     def _judged(self, task: int) -> Examples:
         return getattr(self.stream.tasks[task], self.config.run.evaluate_on)
 
-    def _totals(self, state: TrainState, task: int, examples: Examples) -> list[jax.Array]:
-        """The scores added up, block by block."""
-        size = self._evaluated
-
-        def total(start: int) -> jax.Array:
-            batch = self.layout.batch(
-                lambda part: batches.block(examples, task, start, size, part), size, axis=0
-            )
-            return self._total_score(evaluated_params(state), state.stats, batch)
-
-        with self.layout.active():
-            return [total(start) for start in range(0, len(examples), size)]
-
     def _join_call(self, states: tuple[TrainState, ...]) -> TrainState:
         def stack(axis: int | None, *parts: Any) -> Any:
             return parts[0] if axis is None else jax.tree.map(lambda *x: jnp.stack(x), *parts)
@@ -304,12 +286,7 @@ class Engine:
         return jax.tree.map(pick, self._axes, state, is_leaf=lambda axis: axis is None)
 
     def _train_call(
-        self,
-        state: TrainState,
-        batch: Batch,
-        task: jax.Array,
-        first: jax.Array,
-        count: jax.Array,
+        self, state: TrainState, batch: Batch, task: jax.Array, first: jax.Array, count: jax.Array
     ) -> tuple[TrainState, Outcome]:
         self.traced["train"] += 1
 
@@ -331,10 +308,7 @@ class Engine:
 
     def _revisit_call(self, state: TrainState, batch: Batch, task: jax.Array) -> TrainState:
         self.traced["revisit"] += 1
-
-        def revisit(state: TrainState, batch: Batch, task: jax.Array) -> TrainState:
-            return self.method.revisit(self.problem, state, batch, task)
-
+        revisit = functools.partial(self.method.revisit, self.problem)
         if self.num_seeds == 1:
             return revisit(state, jax.tree.map(lambda x: x[0], batch), task)
         return jax.vmap(revisit, (self._axes, 0, None), self._axes)(state, batch, task)

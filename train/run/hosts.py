@@ -66,9 +66,9 @@ def together(attempt: Callable[[], Result]) -> Result:
 def as_first(look: Callable[[], list[bool]], count: int) -> list[bool]:
     """The `count` things that process 0 finds, for all: only its files are the run's."""
     found = together(lambda: look() if is_first() else [False] * count)
-    return (
-        multihost_utils.broadcast_one_to_all(np.array(found)).tolist() if are_several() else found
-    )
+    if are_several():
+        found = multihost_utils.broadcast_one_to_all(np.array(found)).tolist()
+    return found
 
 
 def check_agreed(settings: Mapping[str, Any]) -> None:
@@ -79,9 +79,8 @@ def check_agreed(settings: Mapping[str, Any]) -> None:
     longest = int(np.max(multihost_utils.process_allgather(np.array(len(mine)))))
     padded = np.frombuffer(mine.ljust(longest), np.uint8)
     texts = [bytes(row).decode() for row in multihost_utils.process_allgather(padded)]
-    first = json.loads(texts[0])
-    for process, text in enumerate(texts):
-        other = json.loads(text)
+    first, *others = map(json.loads, texts)
+    for process, other in enumerate(others, start=1):
         different = [
             f"{name} is {first.get(name)} in process 0 and {other.get(name)} in process {process}"
             for name in sorted(first.keys() | other.keys())
@@ -118,7 +117,6 @@ def catch_stop() -> Iterator[Callable[[range], int | None]]:
         return
 
     def pass_on(signum: int, frame: FrameType | None) -> None:
-        del signum, frame
         signal.raise_signal(signal.SIGTERM)  # Which JAX listens to.
 
     def reached(steps: range) -> int | None:

@@ -35,9 +35,9 @@ class SeedRun:
             self._checkpoints = Checkpoints(
                 directory.checkpoints, keep=keeping.keep, fingerprint=engine.fingerprint
             )
-        self._begun = self._checkpoints is not None and self._checkpoints.latest() is not None
+        self.begun = self._checkpoints is not None and self._checkpoints.latest() is not None
         mark = None
-        if self._begun:
+        if self.begun:
             assert self._checkpoints is not None
             saved, notes, self.notes = self._checkpoints.restore(
                 engine.shapes(), resizable=engine.resizable()
@@ -58,19 +58,16 @@ class SeedRun:
             if record["kind"] == "eval":
                 self.matrices.take(record, engine.learned_after(record["task"] - 1).stop - 1)
 
-    def begin(self) -> None:
-        """From here on a run that has records and no checkpoint has lost it."""
-        if not self._begun:
-            self.save(0, self.state, wait=True)
-
     def save(self, total: int, state: TrainState, *, wait: bool = False) -> None:
         if self._checkpoints is not None:
             notes = dataclasses.asdict(self.position) | {"metrics": self.recorder.mark()}
             self._checkpoints.save(total, state, notes, wait=wait)
 
-    def kept(self) -> str:
+    def fail(self, why: str, advice: str) -> None:
+        """The seed cannot go on; the others do."""
         latest = None if self._checkpoints is None else self._checkpoints.latest()
-        return "" if latest is None else f" The state at step {latest} is kept."
+        kept = "" if latest is None else f" The state at step {latest} is kept."
+        self.position.failed = f"{why}{kept} {advice}"
 
     def close(self, *, answering: bool = True) -> None:
         """Without answering, other processes are gone, and a checkpoint would wait for them."""
@@ -88,11 +85,7 @@ class Run:
     """A stream learned by one seed, or by several side by side that stand at the same step."""
 
     def __init__(
-        self,
-        engine: Engine,
-        runs: Sequence[SeedRun],
-        keeping: Keeping,
-        display: RunProgress,
+        self, engine: Engine, runs: Sequence[SeedRun], keeping: Keeping, display: RunProgress
     ):
         self._engine = engine
         self._runs = runs
@@ -102,9 +95,11 @@ class Run:
         self.task, self.step = runs[0].position.task, runs[0].position.step
         self._state = engine.join([run.state for run in runs])
         for run in runs:
-            run.begin()
+            if not run.begun:
+                # From here on a run that has records and no checkpoint has lost it.
+                run.save(0, run.state, wait=True)
             for note in run.notes:
-                display.say(f"{note} Going on from step {self._total()}.")
+                display.say(f"{note} Going on from step {self._total(self.step)}.")
         self._end = min(keeping.stop_after or len(self._steps), len(self._steps))
         self._underway: tuple[range, Outcome] | None = None
         self._display = display
@@ -122,19 +117,18 @@ class Run:
             hosts.noticing(),
             self._display.showing(),
         ):
-            while self.task < self._end and self._going():
+            while self.task < self._end and self._well():
                 steps = self._some_steps()
                 learned = self.step == self._steps[self.task]
-                before = sum(self._steps[: self.task])
-                signum = stop_signal(range(before + steps.start + 1, before + steps.stop + 1))
+                signum = stop_signal(
+                    range(self._total(steps.start) + 1, self._total(steps.stop) + 1)
+                )
                 if learned or signum is not None or self.step % self._every == 0:
                     self._take_losses()
-                    if not self._going():
-                        break
-                    if learned:
+                    if learned and self._well():
                         self._end_task()
-                        if not self._going():
-                            break
+                    if not self._well():
+                        break
                     self._save()
                 if signum is not None and self.task < self._end:
                     raise Stopped(signum, f"task {self.task + 1}, step {self.step}")
@@ -144,9 +138,6 @@ class Run:
 
     def _well(self) -> list[int]:
         return [i for i, run in enumerate(self._runs) if run.position.failed is None]
-
-    def _going(self) -> bool:
-        return bool(self._well())
 
     @contextlib.contextmanager
     def _closing(self) -> Iterator[None]:
@@ -161,8 +152,8 @@ class Run:
                 for run in self._runs:
                     stack.callback(run.close, answering=answering)
 
-    def _total(self) -> int:
-        return sum(self._steps[: self.task]) + self.step
+    def _total(self, step: int) -> int:
+        return sum(self._steps[: self.task]) + step
 
     def _some_steps(self) -> range:
         """One call's worth of steps, not past the task's end or the next checkpoint."""
@@ -201,15 +192,13 @@ class Run:
             position.skip()
         else:
             what = "gradient is not finite" if math.isfinite(loss) else f"loss became {loss}"
-            _fail(
-                run,
+            return run.fail(
                 f"The {what} at task {self.task + 1}, step {step}.",
                 "Try a smaller --learning-rate; --on-nonfinite skip goes on without such steps.",
             )
-            return
         if position.skipped_of_task() == length:
             why = f"Not one of the {length} steps of task {self.task + 1} was finite."
-            _fail(run, why, "Try a smaller --learning-rate.")
+            run.fail(why, "Try a smaller --learning-rate.")
         elif step % settings.log_every == 0 or step == length:
             losses, position.losses = position.losses, []
             mean = {"loss": math.fsum(losses) / len(losses)} if losses else {}
@@ -217,11 +206,9 @@ class Run:
             counted = {"skipped": skipped} if skipped else {}
             self._record(run, "train", step, **mean, **counted)
 
-    def _record(self, run: SeedRun, kind: str, step: int, **values: Any) -> dict[str, Any]:
-        total = sum(self._steps[: self.task]) + step
-        record = {"kind": kind, "task": self.task + 1, "step": step, "total_steps": total, **values}
-        run.recorder.write(record)
-        return record
+    def _record(self, run: SeedRun, kind: str, step: int, **values: Any) -> None:
+        place = {"task": self.task + 1, "step": step, "total_steps": self._total(step)}
+        run.recorder.write({"kind": kind, **place, **values})
 
     def _end_task(self) -> None:
         """Lets the method look back, evaluates on every task so far, and goes over to the next."""
@@ -230,14 +217,16 @@ class Run:
         for index in self._well():
             if not finite[index]:
                 why = f"What the method keeps of task {self.task + 1} is not finite."
-                _fail(self._runs[index], why, "Try a smaller --learning-rate.")
-        if not self._going():
+                self._runs[index].fail(why, "Try a smaller --learning-rate.")
+        if not self._well():
             return
         learned = self._engine.learned_after(self.task)
         scores = self._engine.scores(self._state, learned)
-        alpha = self._alpha_sums()
         for index in self._well():
-            weights = None if alpha is None else alpha[index]
+            weights = None
+            if self._engine.has_alpha:  # The rows behind are those of tasks to come.
+                added = np.asarray(self._state.alpha_sum, np.float64).reshape(len(self._runs), -1)
+                weights = added[index, : len(learned)]
             self._evaluated(self._runs[index], scores[index], weights)
         average = float(scores[self._well()].mean())
         self._display.evaluated(self.task, average, percent=self._engine.scores_are_shares)
@@ -245,14 +234,11 @@ class Run:
 
     def _evaluated(self, run: SeedRun, scores: np.ndarray, alpha_sum: np.ndarray | None) -> None:
         """Records the scores after a task, and the mean weights of its steps."""
-        row = len(scores) - 1
         values: dict[str, Any] = {"accuracies": scores.tolist()}
         if alpha_sum is not None:
             steps = self._steps[self.task] - run.position.skipped_of_task()
-            # The rows behind are those of tasks to come.
-            added = alpha_sum[: len(scores)]
-            values["alpha"] = to_nested(np.where(added > 0, added, np.nan) / steps)
-        run.matrices.take(values, row)
+            values["alpha"] = to_nested(np.where(alpha_sum > 0, alpha_sum, np.nan) / steps)
+        run.matrices.take(values, len(scores) - 1)
         summary = dataclasses.asdict(metrics.summary(run.matrices.accuracy))
         measured = {name: value for name, value in summary.items() if math.isfinite(value)}
         accuracies = values.pop("accuracies")
@@ -260,20 +246,8 @@ class Run:
         self._record(run, "eval", step, accuracies=accuracies, **measured, **values)
         run.directory.write_matrices(run.matrices)
 
-    def _alpha_sums(self) -> np.ndarray | None:
-        """float64[seeds, capacity], where TAG weighs the tasks."""
-        if not self._engine.has_alpha:
-            return None
-        added = np.asarray(self._state.alpha_sum, np.float64)
-        return added.reshape(len(self._runs), -1)
-
     def _save(self) -> None:
         for index in self._well():
             run = self._runs[index]
             run.position.task, run.position.step = self.task, self.step
-            run.save(self._total(), self._engine.split(self._state, index))
-
-
-def _fail(run: SeedRun, why: str, advice: str) -> None:
-    """A seed that cannot go on; the others do."""
-    run.position.failed = f"{why}{run.kept()} {advice}"
+            run.save(self._total(self.step), self._engine.split(self._state, index))

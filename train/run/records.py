@@ -62,7 +62,15 @@ class Recorder:
         """What was written before the mark; what came after it will be written again."""
         self._checksum = hashlib.sha256(content)
         self._file = files.Appended(path, len(content))
-        self._board = _board(path.parent / "tensorboard", total_steps) if tensorboard else None
+        self._board = None
+        if tensorboard:
+            try:
+                from tensorboardX import SummaryWriter
+            except ImportError:
+                message = "--tensorboard needs tensorboardX: pip install tensorboardX."
+                raise UserError(message) from None
+            board = str(path.parent / "tensorboard")
+            self._board = SummaryWriter(logdir=board, purge_step=total_steps + 1)
 
     def write(self, record: dict[str, Any]) -> None:
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
@@ -128,14 +136,6 @@ def _scalars(record: dict[str, Any]) -> dict[str, float]:
     return {name: value for name, value in scalars.items() if math.isfinite(value)}
 
 
-def _board(path: pathlib.Path, total_steps: int) -> Any:
-    try:
-        from tensorboardX import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs tensorboardX: pip install tensorboardX.") from None
-    return SummaryWriter(logdir=str(path), purge_step=total_steps + 1)
-
-
 @dataclasses.dataclass(frozen=True)
 class Matrices:
     """What a run measured, and on what."""
@@ -162,7 +162,7 @@ class Matrices:
         accuracies = record["accuracies"]
         self.accuracy[row, : len(accuracies)] = accuracies
         if self.alpha is not None and "alpha" in record:
-            self.alpha[row, : len(record["alpha"])] = from_nested(record["alpha"])
+            self.alpha[row, : len(record["alpha"])] = np.array(record["alpha"], np.float64)
 
 
 def write_matrices(path: pathlib.Path, matrices: Matrices) -> None:
@@ -200,8 +200,8 @@ def read_matrices(path: pathlib.Path) -> Matrices:
     try:
         found = files.read_json(path)
         matrices = Matrices(
-            accuracy=from_nested(found["accuracy"]),
-            alpha=None if found["alpha"] is None else from_nested(found["alpha"]),
+            accuracy=np.array(found["accuracy"], np.float64),
+            alpha=None if found["alpha"] is None else np.array(found["alpha"], np.float64),
             tasks=_names(found["tasks"]),
             sources=_names(found["sources"]),
         )
@@ -217,23 +217,14 @@ def read_matrices(path: pathlib.Path) -> Matrices:
 
 
 def to_nested(array: np.ndarray) -> list[Any]:
-    """Nested lists for JSON, which has no NaN: it becomes null.
+    """Nested lists for JSON, which has no NaN: it becomes null, which numpy reads as NaN.
 
-    >>> to_nested(np.array([[0.5, np.nan]]))
-    [[0.5, None]]
+    >>> to_nested(np.array([[0.5, np.nan]])), np.array([0.5, None], float)
+    ([[0.5, None]], array([0.5, nan]))
     """
     values = array.astype(object)
     values[np.isnan(array)] = None
     return values.tolist()
-
-
-def from_nested(values: list[Any]) -> np.ndarray:
-    """Nested lists as float64, their nulls as NaN.
-
-    >>> from_nested([[0.5, None]])
-    array([[0.5, nan]])
-    """
-    return np.array(values, dtype=np.float64)
 
 
 def _rows(matrix: np.ndarray | None) -> str:

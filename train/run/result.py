@@ -1,6 +1,7 @@
 """What a run leaves in a user's hands: its measures, and a network that answers."""
 
 import dataclasses
+import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 from train import files, plots, settings
 from train.errors import UserError
 from train.methods import Batch, Problem, TrainState, problem
-from train.models import as_model, named_weights, with_compute_dtype
+from train.models import Model, as_model, named_weights, with_compute_dtype
 from train.run import metrics
 from train.run.checkpoint import restore_weights
 from train.run.config import Record, find
@@ -66,8 +67,6 @@ class RunResult:
         self._model = model
         self.runs = list(runs)
         """One for each seed."""
-        self._weights: tuple[Any, Any] | None = None
-        self._outputs: Callable[..., Any] | None = None
 
     def __getitem__(self, seed: int) -> "RunResult":
         chosen = [run for run in self.runs if run.seed == seed]
@@ -149,19 +148,18 @@ class RunResult:
     @property
     def params(self) -> Any:
         """The parameters that are evaluated: nested dicts of arrays."""
-        return self._loaded()[0]
+        return self._weights[0]
 
     @property
     def stats(self) -> Any:
         """What the network keeps besides its parameters, such as running statistics."""
-        return self._loaded()[1]
+        return self._weights[1]
 
-    def _loaded(self) -> tuple[Any, Any]:
-        if self._weights is None:
-            if "num_outputs" not in self.stream:
-                raise UserError("This run holds what was measured, and no network.")
-            self._weights = self.runs[0].weights()
-        return self._weights
+    @functools.cached_property
+    def _weights(self) -> tuple[Any, Any]:
+        if "num_outputs" not in self.stream:
+            raise UserError("This run holds what was measured, and no network.")
+        return self.runs[0].weights()
 
     def outputs(self, x: Any, task: int | str | None = None) -> np.ndarray:
         """What the network answers, for a batch of inputs like the stream's.
@@ -169,7 +167,7 @@ class RunResult:
         Where targets are classes, those that are not in question are put out of reach: with a task
         (by number or name) the classes of all others, without one those of tasks not yet learned.
         """
-        self._loaded()
+        weights = self._weights
         x = np.asarray(x)
         expected = tuple(self.stream["input_shape"])
         if x.ndim == 0 or x.shape[1:] != expected or not len(x):
@@ -177,15 +175,13 @@ class RunResult:
                 f"The inputs must be a batch [n, {', '.join(map(str, expected))}], as in training, "
                 f"and have the shape {list(x.shape)}."
             )
-        if self._outputs is None:
-            self._outputs = self._network()
         row = jnp.int32(len(self.tasks) if task is None else self._number(task))
         found = []
         for start in range(0, len(x), _AT_ONCE):
             block = x[start : start + _AT_ONCE]
             # Filled up, so that the last block compiles nothing anew.
             filled = block[np.arange(min(_AT_ONCE, len(x))) % len(block)]
-            found.append(np.asarray(self._outputs(*self._loaded(), filled, row))[: len(block)])
+            found.append(np.asarray(self._network(*weights, filled, row))[: len(block)])
         return np.concatenate(found)
 
     def predict(self, x: Any, task: int | str | None = None) -> Prediction:
@@ -193,7 +189,7 @@ class RunResult:
 
         Without a task, all classes of the tasks learned so far compete.
         """
-        self._loaded()
+        _ = self._weights  # Or says that there are none.
         if self._mask() is None:
             raise UserError(
                 f"The targets of {self.stream['name']} are no classes: use outputs(x) instead."
@@ -217,7 +213,7 @@ class RunResult:
         if path.suffix != ".safetensors":
             raise UserError(f"Weights are written to a .safetensors file, and {path} is none.")
         with files.saying_why(path):
-            safetensors.numpy.save_file(named_weights(*self._loaded()), path)
+            safetensors.numpy.save_file(named_weights(*self._weights), path)
 
     def plot(self) -> Figure:
         """The accuracy on each task after each task, as a figure of matplotlib."""
@@ -246,12 +242,10 @@ class RunResult:
         mask[-1] = mask[: max(self.tasks_finished, 1)].any(axis=0)
         return mask
 
+    @functools.cached_property
     def _network(self) -> Callable[..., Any]:
-        scale = self.stream["scale"]
-        dtype = np.dtype(self.stream["input_dtype"] if scale is None else np.float32)
-        inputs = jax.ShapeDtypeStruct(tuple(self.stream["input_shape"]), dtype)
-        mask = self._mask()
-        model = as_model(self._model, inputs, self.stream["num_outputs"])
+        """(params, stats, x, row of the mask) -> what the network answers."""
+        inputs, model = _made(self._model, self.stream)
         if self.config["compute_dtype"] != "float32":
             model = with_compute_dtype(model, self.config["compute_dtype"])
         asked = Problem(
@@ -259,10 +253,10 @@ class RunResult:
             loss=problem.cross_entropy,
             score=problem.accuracy,
             tasks=len(self.tasks),
-            mask=mask,
+            mask=self._mask(),
             inputs=inputs,
             targets=jax.ShapeDtypeStruct((), np.int32),
-            scale=scale,
+            scale=self.stream["scale"],
             offset=self.stream["offset"],
             batch_size=_AT_ONCE,
         )
@@ -292,23 +286,37 @@ def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
     if not paths:
         raise UserError(f"{directory} is no run's directory: there is no config.json in it.")
     configs = [read_config(path / "config.json") for path in paths]
+    record = configs[0][0]
     for config, path in zip(configs, paths, strict=True):
-        if config[0] != configs[0][0]:
+        if config[0] != record:
             raise UserError(f"{path} has other settings than {paths[0]}: load one of them.")
         if not (path / FILE).exists():
             raise UserError(f"{path} has finished no task yet.")
-    record, found = configs[0][0], [read_matrices(path / FILE) for path in paths]
+    found = [read_matrices(path / FILE) for path in paths]
     try:
         stream = read_description(paths[0] / "stream.json")
     except FileNotFoundError:  # A run that is published: what it measured, and no network.
         stream = {"name": record["stream"], "tasks": [{"name": name} for name in found[0].tasks]}
     else:
         model = _model_by_name(record, paths[0]) if model is None else model
+
+    def weights(path: pathlib.Path) -> tuple[Any, Any]:
+        params, stats = jax.eval_shape(_made(model, stream)[1].init, jax.random.key(0))
+        state: TrainState = restore_weights(path / "checkpoints", params, stats)
+        return evaluated_params(state), state.stats
+
     runs = [
-        Trained(seed, measured, _lazily(path, stream, model))
+        Trained(seed, measured, functools.partial(weights, path))
         for (_, seed), measured, path in zip(configs, found, paths, strict=True)
     ]
     return RunResult(record, stream, model, runs)
+
+
+def _made(model: Any, stream: Mapping[str, Any]) -> tuple[jax.ShapeDtypeStruct, Model]:
+    """What the network is fed, and the network."""
+    dtype = np.dtype(stream["input_dtype"] if stream["scale"] is None else np.float32)
+    inputs = jax.ShapeDtypeStruct(tuple(stream["input_shape"]), dtype)
+    return inputs, as_model(model, inputs, stream["num_outputs"])
 
 
 def _model_by_name(record: Record, path: pathlib.Path) -> Any:
@@ -317,20 +325,7 @@ def _model_by_name(record: Record, path: pathlib.Path) -> Any:
             f"The network of {path} was given as an object that has no name to import it by: pass "
             "it again, as in train.load(directory, model=...)."
         )
-    part = find("model", record["model"])
-    from_settings = {name: record[name] for name in settings.hints(part.value) if name in record}
+    model = find("model", record["model"]).value
     # The weights are the run's, whatever they began with.
-    from_settings.pop("pretrained", None)
-    return dataclasses.replace(part.value, **from_settings) if from_settings else part.value
-
-
-def _lazily(path: pathlib.Path, stream: Mapping[str, Any], model: Any) -> Callable[[], Any]:
-    def weights() -> tuple[Any, Any]:
-        dtype = np.dtype(stream["input_dtype"] if stream["scale"] is None else np.float32)
-        inputs = jax.ShapeDtypeStruct(tuple(stream["input_shape"]), dtype)
-        made = as_model(model, inputs, stream["num_outputs"])
-        params, stats = jax.eval_shape(made.init, jax.random.key(0))
-        state: TrainState = restore_weights(path / "checkpoints", params, stats)
-        return evaluated_params(state), state.stats
-
-    return weights
+    mine = {n: record[n] for n in settings.hints(model) if n in record and n != "pretrained"}
+    return dataclasses.replace(model, **mine) if mine else model

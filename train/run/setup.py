@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -82,8 +83,17 @@ class Setup:
         )
 
     def init_state(self, update: Update, rng: Any, params: Any, stats: Any) -> TrainState:
-        memory = self._config.method.value.init_memory(self.problem, params)
-        return step.init_state(update, memory, self._capacity, rng, params, stats)
+        return TrainState(
+            step=jnp.int32(0),
+            rng=rng,
+            params=params,
+            stats=stats,
+            opt_state=update.tx.init(params),
+            memory=self._config.method.value.init_memory(self.problem, params),
+            # A copy, because a step donates both.
+            average=jax.tree.map(jnp.copy, params) if update.average else (),
+            alpha_sum=jnp.zeros((self._capacity,), jnp.float32) if update.has_alpha else (),
+        )
 
     def state_shapes(self, update: Update) -> TrainState:
         rng = jax.eval_shape(lambda: step.random_key(0))

@@ -38,22 +38,6 @@ class Update(NamedTuple):
     """Whether TAG weighs the tasks."""
 
 
-def init_state(
-    update: Update, memory: Any, capacity: int, rng: jax.Array, params: Any, stats: Any
-) -> TrainState:
-    return TrainState(
-        step=jnp.int32(0),
-        rng=rng,
-        params=params,
-        stats=stats,
-        opt_state=update.tx.init(params),
-        memory=memory,
-        # A copy, because a step donates both.
-        average=jax.tree.map(jnp.copy, params) if update.average else (),
-        alpha_sum=jnp.zeros((capacity,), jnp.float32) if update.has_alpha else (),
-    )
-
-
 def rate_factor(
     run: RunSettings, steps: Sequence[int]
 ) -> Callable[[jax.Array, jax.Array], jax.Array] | None:
@@ -82,12 +66,6 @@ def rate_factor(
         return jnp.where(done < rising, (done + 1) / jnp.maximum(rising, 1), falling)
 
     return factor
-
-
-def _weights(opt_state: optax.OptState) -> jax.Array:
-    """alpha(t, .), averaged over the tensors where each has its own."""
-    per_tensor = jax.tree.leaves(tag_optax.task_weights(opt_state))
-    return jnp.mean(jnp.stack(per_tensor), axis=0)
 
 
 class Outcome(NamedTuple):
@@ -126,17 +104,26 @@ def train_step(
     def if_finite(new: Any, old: Any) -> Any:
         return jax.tree.map(lambda x, y: jnp.where(finite, x, y), new, old)
 
+    def guarded(new: Any, old: Any) -> Any:
+        # TAG's state as it is, since choosing would copy its bank.
+        return new if is_tag(new) else if_finite(new, old)
+
+    def is_tag(node: Any) -> bool:
+        return isinstance(node, tag_optax.ScaleByTagState)
+
     params = if_finite(params, state.params)
     alpha_sum = state.alpha_sum
     if update.has_alpha:
-        alpha = jnp.where(finite, _weights(opt_state), 0)
+        # alpha(t, .), averaged over the tensors where each has its own.
+        per_tensor = jnp.stack(jax.tree.leaves(tag_optax.task_weights(opt_state)))
+        alpha = jnp.where(finite, jnp.mean(per_tensor, axis=0), 0)
         alpha_sum = jnp.where(step == 0, 0, alpha_sum) + alpha
     state = TrainState(
         step=state.step + 1,
         rng=state.rng,
         params=params,
         stats=if_finite(found.stats, state.stats),
-        opt_state=_guarded(opt_state, state.opt_state, if_finite),
+        opt_state=jax.tree.map(guarded, opt_state, state.opt_state, is_leaf=is_tag),
         memory=found.memory,
         average=optax.incremental_update(params, state.average, 1 - update.average)
         if update.average
@@ -153,15 +140,6 @@ def all_finite(tree: Any) -> jax.Array:
     (True, False)
     """
     return jnp.all(jnp.array([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)], bool))
-
-
-def _guarded(new: Any, old: Any, if_finite: Callable[[Any, Any], Any]) -> Any:
-    """The optimizer's state, or the old one; TAG's as it is, since choosing would copy its bank."""
-
-    def is_tag(node: Any) -> bool:
-        return isinstance(node, tag_optax.ScaleByTagState)
-
-    return jax.tree.map(lambda x, y: x if is_tag(x) else if_finite(x, y), new, old, is_leaf=is_tag)
 
 
 def several_steps(

@@ -1,7 +1,7 @@
 """Settings: the fields of whatever has a name, read from text and files, checked and written.
 
 A named stream, model, optimizer or method is a frozen dataclass, and its fields are its settings.
-Built-in ones stand in a registry; any other is `package.module:attribute`, imported by `find`.
+Built-in ones stand in a registry (`run.config`); any other is `package.module:attribute`.
 """
 
 import dataclasses
@@ -27,10 +27,6 @@ class Part(NamedTuple):
 
 
 def flag(name: str) -> str:
-    """
-    >>> flag("learning_rate")
-    '--learning-rate'
-    """
     return "--" + name.replace("_", "-")
 
 
@@ -75,11 +71,8 @@ def values(part: Any) -> dict[str, Any]:
 
 
 def hints(part: Any) -> dict[str, Any]:
-    """The settings of a part, and their types.
-
-    A dataclass with a field that cannot be written on a command line is no set of settings: a
-    stream, or a network.
-    """
+    """The settings of a part, and their types: none of a dataclass with a field that cannot be
+    written on a command line, such as a stream or a network."""
     return _hints(part if isinstance(part, type) else type(part))
 
 
@@ -95,24 +88,7 @@ def _hints(kind: type) -> dict[str, Any]:
     return named if all(map(_is_simple, named.values())) else {}
 
 
-def find(kind: str, name: str, known: Mapping[str, Any], must_be: str) -> Part:
-    """A part by its name: a built-in one, or `package.module:attribute`.
-
-    >>> find("method", "ewk", {"ewc": None}, "a Method")
-    Traceback (most recent call last):
-    train.errors.UserError: Unknown method 'ewk'. Did you mean ewc? Valid: ewc, and
-    package.module:attribute.
-    """
-    if name in known:
-        return Part(name, known[name])
-    if ":" not in name:
-        choices = nearest(name, known).removesuffix(".")
-        raise UserError(f"Unknown {kind} {name!r}. {choices}, and package.module:attribute.")
-    option = f"{flag(kind)} {name}"
-    return Part(name, with_settings(_imported(option, name), option, must_be))
-
-
-def _imported(option: str, name: str) -> Any:
+def imported(option: str, name: str) -> Any:
     """What `package.module:attribute` names."""
     module, _, attribute = name.partition(":")
     try:
@@ -245,10 +221,6 @@ def _is(value: Any, hint: Any) -> bool:
 
 
 def type_name(hint: Any) -> str:
-    """
-    >>> type_name(int), type_name(int | None)
-    ('int', 'int | None')
-    """
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 

@@ -1,6 +1,7 @@
 """Batches depend on (seed, task, step) alone, and an epoch counts every example once."""
 
 import collections
+import math
 
 import hypothesis
 import numpy as np

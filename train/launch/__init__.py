@@ -1,5 +1,1 @@
-"""Runs, one or many: `fit`, seeds, processes, hosts, the search of a grid, the sweep of a list.
-
-Imports `run` and what lies below it. It knows no presets: whoever launches says what they are, and
-in which directories the runs are kept.
-"""
+"""Runs, one or many. Whoever launches them says where they are kept, and what the presets are."""

@@ -43,17 +43,10 @@ def run_jobs(
     """Runs every job in a process of its own; returns those that failed, and why.
 
     The number of cores decides the order of sums, so each job has the same: the cores divided by
-    `processes`, however few jobs are left.
+    `processes`, however few jobs are left. `done` jobs of the same undertaking were done before;
+    `ended` is called as each job ends, and a failure stops no other job.
 
-    Args:
-      jobs: what to do, in this order; a failure stops no other job.
-      progress: shows a line for each worker, and how many are done.
-      processes: how many at a time, at most one a core.
-      done: how many jobs of the same undertaking were done before.
-      ended: called as each job ends.
-
-    Raises:
-      Stopped: after a signal, once every worker has saved its run.
+    Raises Stopped after a signal, once every worker has saved its run.
     """
     free = share_cores(processes)
     waiting, working, failed = list(jobs), [], {}
@@ -150,10 +143,7 @@ def check_many(asked: int | None, keeping: Keeping) -> None:
 
 @functools.cache
 def _platform() -> str:
-    """Where a worker will compute.
-
-    Asked in a process of its own: this one would keep the accelerator from its workers.
-    """
+    """Where a worker will compute: this process would keep the accelerator from its workers."""
     command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
     found = subprocess.run(command, capture_output=True, text=True)
     return found.stdout.strip() or "cpu"

@@ -43,10 +43,7 @@ def run_seeds(
     *,
     devices: Devices = DEFAULT_DEVICES,
 ) -> SeedResults:
-    """Runs or resumes every seed of one config.
-
-    Raises Stopped after a signal, once everything under way is saved.
-    """
+    """Runs or resumes every seed of one config; raises Stopped once what is under way is saved."""
     seeds = [job.seed for job in jobs]
     check_seeds(seeds)
     config, keeping = jobs[0].config, jobs[0].keeping

@@ -38,8 +38,8 @@ def quiet() -> None:
 def _without_stragglers(hook: Callable[[Any], None]) -> Callable[[Any], None]:
     def report(found: Any) -> None:
         error = found.exc_value
-        loop_is_gone = isinstance(error, RuntimeError) and "loop is closed" in str(error)
-        if not loop_is_gone and not inspect.iscoroutine(found.object):
+        ended = isinstance(error, RuntimeError) and "loop is closed" in str(error)
+        if not ended and not inspect.iscoroutine(found.object):
             hook(found)
 
     return report
@@ -78,9 +78,8 @@ class Checkpoints:
     ) -> None:
         """Starts writing, and returns as soon as the state may be donated again.
 
-        `notes` is what the run must know to go on, as JSON.
-
-        What failed of the checkpoint before is said here. With `wait`, returns when all is written.
+        `notes` is what the run must know to go on, as JSON. What failed of the checkpoint before is
+        said here. With `wait`, returns when all is written.
         """
         record = {"layout": _layout(state), "fingerprint": self._fingerprint(state), "notes": notes}
         with self._saying_why():
@@ -203,9 +202,8 @@ def restore_weights(directory: pathlib.Path, params: Any, stats: Any) -> TrainSt
         with ocp.Checkpointer(ocp.JsonCheckpointHandler()) as reader:
             record = reader.restore(path / "record")
         has_average = any(name.startswith(".average") for name in record["layout"])
-        average = params if has_average else ()
-        nothing: Any = dict.fromkeys(TrainState._fields, ())
-        like = TrainState(**nothing | dict(params=params, stats=stats, average=average))
+        given = dict(params=params, stats=stats, average=params if has_average else ())
+        like = TrainState(**dict.fromkeys(TrainState._fields, ()) | given)  # type: ignore[arg-type]
         device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device), like)
         for name, now in _layout(like).items():
@@ -226,11 +224,9 @@ def restore_weights(directory: pathlib.Path, params: Any, stats: Any) -> TrainSt
         raise
     except Exception as error:  # As in `_load`.
         raise UserError(f"{path} cannot be read ({_first_line(error)}).") from error
-    if any(
-        record["fingerprint"].get(name) != int(number)
-        for name, number in fingerprints(state).items()
-    ):
-        raise UserError(f"{path} is damaged: its weights are not what was written.")
+    for name, number in fingerprints(state).items():
+        if record["fingerprint"].get(name) != int(number):
+            raise UserError(f"{path} is damaged: its weights are not what was written.")
     return state
 
 
@@ -259,10 +255,6 @@ def _in_shape(leaf: jax.ShapeDtypeStruct, saved: str) -> jax.ShapeDtypeStruct:
 
 
 def _checksum(record: dict[str, Any]) -> str:
-    """
-    >>> _checksum({"a": 0.1, "b": [1]}) == _checksum(json.loads('{"b": [1], "a": 0.1}'))
-    True
-    """
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 

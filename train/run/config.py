@@ -87,12 +87,23 @@ _ORDER = ("optimizer", "method", "run", "model", "stream", "loss", "score")
 
 
 def find(kind: str, name: str) -> Part:
-    """A stream, method, optimizer, model, loss or score by its name."""
+    """What has a name: a built-in stream, method, ..., or `package.module:attribute`.
+
+    >>> find("method", "ewk")
+    Traceback (most recent call last):
+    train.errors.UserError: Unknown method 'ewk'. Did you mean ewc? Valid: ...
+    """
     known, must_be = KINDS[kind]
-    part = settings.find(kind, name, known, must_be)
-    if name not in known and not fits(kind, part.value):
-        raise UserError(f"{settings.flag(kind)} {name} must be {must_be}.")
-    return part
+    if name in known:
+        return Part(name, known[name])
+    if ":" not in name:
+        choices = nearest(name, known).removesuffix(".")
+        raise UserError(f"Unknown {kind} {name!r}. {choices}, and package.module:attribute.")
+    option = f"{settings.flag(kind)} {name}"
+    value = settings.with_settings(settings.imported(option, name), option, must_be)
+    if not fits(kind, value):
+        raise UserError(f"{option} must be {must_be}.")
+    return Part(name, value)
 
 
 def fits(kind: str, value: Any) -> bool:

@@ -214,10 +214,6 @@ class Layout:
         return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def __str__(self) -> str:
-        """
-        >>> str(Layout())
-        'one device'
-        """
         if self.mesh is None:
             return "one device"
         axes = ",".join(f"{name}={size}" for name, size in self.mesh.shape.items())

@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ import tag_optax
 from train import files, settings
 from train.errors import UserError
 from train.run.config import Config, Record
-from train.run.records import FILE, Matrices, NoRecorder, Recorder, read_config, write_matrices
+from train.run.records import read_config
 from train.streams import Stream
 
 _PACKAGES = ("jax", "jaxlib", "optax", "flax", "orbax-checkpoint", "numpy")
@@ -84,21 +84,6 @@ class RunDirectory:
             self.close()
             raise
 
-    def recorder(
-        self, mark: dict[str, Any] | None, *, tensorboard: bool, total_steps: int
-    ) -> Recorder:
-        """Goes on after a mark."""
-        return Recorder(self.metrics, mark, tensorboard=tensorboard, total_steps=total_steps)
-
-    def check_no_records(self) -> None:
-        """Refuses to begin a run where there are records of one: it would write over them."""
-        if self.metrics.exists() and self.metrics.stat().st_size:
-            raise UserError(
-                f"{self.path} has records of a run, and {self.checkpoints} no checkpoint to go on "
-                "from. Put the checkpoints back; --overwrite throws the run away and starts it "
-                "anew."
-            )
-
     def write_environment(self, layout: str) -> None:
         """What a reader needs to judge and repeat the run."""
         packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
@@ -113,9 +98,6 @@ class RunDirectory:
             "packages": {"tag_optax": tag_optax.__version__} | packages,
         }
         files.write_json(self.path / "environment.json", environment)
-
-    def write_matrices(self, matrices: Matrices) -> None:
-        write_matrices(self.path / FILE, matrices)
 
     def close(self) -> None:
         os.close(self._lock)
@@ -239,22 +221,13 @@ def _is_description(found: Any) -> bool:
     )
 
 
-class Bystander:
+class Bystander(NamedTuple):
     """One seed's files, for a process that leaves them to the first one, or a run without any."""
 
-    def __init__(self, seed: int, checkpoints: pathlib.Path | None = None):
-        self.seed = seed
-        self.checkpoints = checkpoints
-
-    def recorder(self, *args: Any, **kwargs: Any) -> NoRecorder:
-        del args, kwargs
-        return NoRecorder()
-
-    def check_no_records(self) -> None:
-        pass
-
-    def write_matrices(self, matrices: Matrices) -> None:
-        pass
+    seed: int
+    checkpoints: pathlib.Path | None = None
+    path: None = None
+    metrics: None = None
 
 
 def lock(path: pathlib.Path) -> int:

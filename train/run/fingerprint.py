@@ -27,7 +27,11 @@ def fingerprint(array: jax.Array) -> jax.Array:
     >>> bool(fingerprint(x) == fingerprint(more)), bool(fingerprint(x) == fingerprint(-x))
     (True, False)
     """
-    words = _words(array)
+    if array.dtype == jnp.bool_:
+        array = array.astype(jnp.uint8)
+    # Numbers of eight bytes become two words.
+    unsigned = {1: jnp.uint8, 2: jnp.uint16}.get(array.dtype.itemsize, jnp.uint32)
+    words = lax.bitcast_convert_type(array, unsigned).astype(jnp.uint32)
     place = jnp.zeros(words.shape, jnp.uint32)
     for axis in range(words.ndim):
         along = lax.broadcasted_iota(jnp.uint32, words.shape, axis) + jnp.uint32(1)
@@ -51,13 +55,3 @@ def _mixed(words: jax.Array) -> jax.Array:
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
         words = (words ^ (words >> jnp.uint32(shift))) * jnp.uint32(factor)
     return words ^ (words >> jnp.uint32(16))
-
-
-def _words(array: jax.Array) -> jax.Array:
-    """An array's bits as uint32; numbers of eight bytes become two."""
-    if array.dtype == jnp.bool_:
-        return array.astype(jnp.uint32)
-    if array.dtype.itemsize >= 4:
-        return lax.bitcast_convert_type(array, jnp.uint32)
-    narrow = {1: jnp.uint8, 2: jnp.uint16}[array.dtype.itemsize]
-    return lax.bitcast_convert_type(array, narrow).astype(jnp.uint32)

@@ -9,13 +9,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from train.errors import UserError
 from train.methods import TrainState
 from train.run import hosts, metrics
 from train.run.checkpoint import Checkpoints
 from train.run.directory import Bystander, Keeping, RunDirectory
 from train.run.engine import Engine
 from train.run.progress import RunProgress
-from train.run.records import Matrices, Position, to_nested
+from train.run.records import (
+    FILE,
+    Matrices,
+    NoRecorder,
+    Position,
+    Recorder,
+    to_nested,
+    write_matrices,
+)
 from train.run.signals import Stopped
 from train.run.step import Outcome
 
@@ -46,17 +55,31 @@ class SeedRun:
             mark = notes.pop("metrics")
             self.position = Position(**notes)
         else:
-            hosts.together(directory.check_no_records)
+            hosts.together(self._check_no_records)
             self.state = engine.init_one(self.seed)
         tasks = [task.name for task in engine.stream.tasks]
         self.matrices = Matrices.empty(
             tasks, list(engine.stream.sources), has_alpha=engine.has_alpha
         )
         total = sum(engine.steps()[: self.position.task]) + self.position.step
-        self.recorder = directory.recorder(mark, tensorboard=keeping.tensorboard, total_steps=total)
+        self.recorder: Recorder | NoRecorder = NoRecorder()
+        if directory.metrics is not None:
+            self.recorder = Recorder(
+                directory.metrics, mark, tensorboard=keeping.tensorboard, total_steps=total
+            )
         for record in self.recorder.records:
             if record["kind"] == "eval":
                 self.matrices.take(record, engine.learned_after(record["task"] - 1).stop - 1)
+
+    def _check_no_records(self) -> None:
+        """Refuses to begin a run where there are records of one: it would write over them."""
+        metrics = self.directory.metrics
+        if metrics is not None and metrics.exists() and metrics.stat().st_size:
+            raise UserError(
+                f"{metrics.parent} has records of a run, and {self.directory.checkpoints} no "
+                "checkpoint to go on from. Put the checkpoints back; --overwrite throws the run "
+                "away and starts it anew."
+            )
 
     def save(self, total: int, state: TrainState, *, wait: bool = False) -> None:
         if self._checkpoints is not None:
@@ -107,9 +130,7 @@ class Run:
     def finish(self) -> dict[int, str]:
         """Goes on from where the run stands to its end, or for as many tasks as it was asked to.
 
-        Returns the seeds that failed, and why. The seeds' states are at their ends then.
-
-        Raises Stopped after a signal, with everything saved.
+        Returns the seeds that failed, and why; raises Stopped after a signal, all of it saved.
         """
         with (
             hosts.catch_stop() as stop_signal,
@@ -244,7 +265,8 @@ class Run:
         accuracies = values.pop("accuracies")
         step = self._steps[self.task]
         self._record(run, "eval", step, accuracies=accuracies, **measured, **values)
-        run.directory.write_matrices(run.matrices)
+        if run.directory.path is not None:
+            write_matrices(run.directory.path / FILE, run.matrices)
 
     def _save(self) -> None:
         for index in self._well():

@@ -77,8 +77,12 @@ class Recorder:
         self._file.write(line)
         self._checksum.update(line)
         if self._board is not None:
-            for name, value in _scalars(record).items():
-                self._board.add_scalar(name, value, record["total_steps"])
+            scalars = {name: value for name, value in record.items() if isinstance(value, float)}
+            for task, accuracy in enumerate(record.get("accuracies", []), start=1):
+                scalars[f"task {task}"] = accuracy
+            for name, value in scalars.items():
+                if math.isfinite(value):
+                    self._board.add_scalar(f"{record['kind']}/{name}", value, record["total_steps"])
 
     def mark(self) -> dict[str, Any]:
         """How far the file goes, and a checksum of it; it is on the disk then."""
@@ -97,10 +101,10 @@ class NoRecorder:
     records: tuple[dict[str, Any], ...] = ()
 
     def write(self, record: dict[str, Any]) -> None:
-        del record
+        pass
 
-    def mark(self) -> dict[str, Any] | None:
-        return None
+    def mark(self) -> None:
+        pass
 
     def close(self) -> None:
         pass
@@ -122,18 +126,6 @@ def _marked(path: pathlib.Path, mark: dict[str, Any]) -> bytes:
             "throw the run away with --overwrite."
         )
     return content
-
-
-def _scalars(record: dict[str, Any]) -> dict[str, float]:
-    """
-    >>> _scalars({"kind": "train", "task": 1, "total_steps": 9, "loss": 0.5})
-    {'train/loss': 0.5}
-    """
-    kind = record["kind"]
-    scalars = {f"{kind}/{k}": v for k, v in record.items() if isinstance(v, float)}
-    for task, accuracy in enumerate(record.get("accuracies", [])):
-        scalars[f"{kind}/task {task + 1}"] = accuracy
-    return {name: value for name, value in scalars.items() if math.isfinite(value)}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from train.run.checkpoint import restore_weights
 from train.run.config import Record, find
 from train.run.directory import read_description
 from train.run.engine import evaluated_params
-from train.run.records import FILE, Matrices, read_config, read_matrices
+from train.run.records import Matrices, read_measured
 
 _AT_ONCE = 256  # Examples in a call of the network.
 
@@ -75,11 +75,10 @@ class RunResult:
         return RunResult(self.config, self.stream, self._model, chosen)
 
     def __repr__(self) -> str:
-        score = self.config["score"]
         return (
             f"RunResult({self.stream['name']}, {self.config.label}, seeds {self.seeds}: "
-            f"{'accuracy' if score == 'accuracy' else score} {self.accuracy:.4g}, forgetting "
-            f"{self.forgetting:.4g} after {self.tasks_finished} of {len(self.tasks)} tasks)"
+            f"{self.config['score']} {self.accuracy:.4g}, forgetting {self.forgetting:.4g} after "
+            f"{self.tasks_finished} of {len(self.tasks)} tasks)"
         )
 
     @property
@@ -285,14 +284,11 @@ def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
         paths = sorted((path.parent for path in found), key=lambda p: int(p.name[5:] or 0))
     if not paths:
         raise UserError(f"{directory} is no run's directory: there is no config.json in it.")
-    configs = [read_config(path / "config.json") for path in paths]
-    record = configs[0][0]
-    for config, path in zip(configs, paths, strict=True):
-        if config[0] != record:
-            raise UserError(f"{path} has other settings than {paths[0]}: load one of them.")
-        if not (path / FILE).exists():
-            raise UserError(f"{path} has finished no task yet.")
-    found = [read_matrices(path / FILE) for path in paths]
+    found = [read_measured(path) for path in paths]
+    record = found[0].config
+    for each in found:
+        if each.config != record:
+            raise UserError(f"{each.path} has other settings than {paths[0]}: load one of them.")
     try:
         stream = read_description(paths[0] / "stream.json")
     except FileNotFoundError:  # A run that is published: what it measured, and no network.
@@ -305,10 +301,7 @@ def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
         state: TrainState = restore_weights(path / "checkpoints", params, stats)
         return evaluated_params(state), state.stats
 
-    runs = [
-        Trained(seed, measured, functools.partial(weights, path))
-        for (_, seed), measured, path in zip(configs, found, paths, strict=True)
-    ]
+    runs = [Trained(each.seed, each, functools.partial(weights, each.path)) for each in found]
     return RunResult(record, stream, model, runs)
 
 

@@ -19,10 +19,8 @@ class Stopped(Exception):
 
 @contextlib.contextmanager
 def catch_stop() -> Iterator[Callable[[], int | None]]:
-    """Yields a function that returns the signal received, or None.
-
-    A second signal ends the process at once, as if nothing were caught.
-    """
+    """Yields a function that returns the signal received, or None; a second one ends the process at
+    once, as if nothing were caught."""
     received: list[int] = []
 
     def note(signum: int, frame: FrameType | None) -> None:

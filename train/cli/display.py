@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import rich.console
 import rich.live
@@ -16,12 +17,9 @@ class Display(Progress):
 
     def __init__(self, console: rich.console.Console):
         self.console = console
-
-        def say(line: str) -> None:
-            """As it is: brackets or :x: in a path or an error are no markup, no word is broken."""
-            console.print(line, soft_wrap=True, highlight=False, markup=False, emoji=False)
-
-        super().__init__(say)
+        # As it is: brackets or :x: in a path or an error are no markup, no word is broken.
+        plain: Any = dict(soft_wrap=True, highlight=False, markup=False, emoji=False)
+        super().__init__(lambda line: console.print(line, **plain))
 
     def run(self, label: str, steps: Sequence[int]) -> RunProgress:
         if not self.console.is_terminal:

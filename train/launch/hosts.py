@@ -18,8 +18,8 @@ from train.errors import AFTER_SIGNAL, LOST, UserError
 from train.run.signals import stop_without
 
 _HEARTBEAT_SECONDS = 30  # How long a process may be silent, where its connections stay open.
-_GUARDED = "TAG_OPTAX_GUARDED_BY"
 _START_SECONDS = 300  # How long the first process waits for the last.
+_GUARDED = "TAG_OPTAX_GUARDED_BY"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,5 +1,6 @@
 """What a process of the pool does: `python -m train.launch.worker`, a job on its standard input."""
 
+import functools
 import os
 import sys
 
@@ -12,9 +13,7 @@ from train.run import checkpoint, hosts
 from train.run.progress import Progress
 from train.run.signals import Stopped, stop_without
 
-
-def say(line: str) -> None:
-    print(line, flush=True)
+say = functools.partial(print, flush=True)
 
 
 def work(job: Job) -> int:

@@ -123,11 +123,15 @@ class _Worker:
         return Failure(self.last_line() or f"exit code {code}", diverged=code == DIVERGED)
 
 
+@functools.cache
 def num_processes(asked: int | None) -> int:
     """How many runs to have at a time: as asked, else one a core, or one on an accelerator."""
     if asked is not None:
         return asked
-    return len(_cores()) if _platform() == "cpu" else 1
+    # Looked for in another process: this one would keep the accelerator from its workers.
+    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
+    found = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    return len(_cores()) if found in ("", "cpu") else 1
 
 
 def check_many(asked: int | None, keeping: Keeping) -> None:
@@ -139,14 +143,6 @@ def check_many(asked: int | None, keeping: Keeping) -> None:
         raise UserError(
             f"--processes must lie between 1 and {cores}, the cores here, and is {asked}."
         )
-
-
-@functools.cache
-def _platform() -> str:
-    """Where a worker will compute: this process would keep the accelerator from its workers."""
-    command = [sys.executable, "-c", "import jax; print(jax.default_backend())"]
-    found = subprocess.run(command, capture_output=True, text=True)
-    return found.stdout.strip() or "cpu"
 
 
 def share_cores(processes: int) -> list[set[int]]:

@@ -214,7 +214,6 @@ class Engine:
         # The shapes of a call never change: batches beyond the steps asked for are not used.
         taken = range(steps.start, steps.start + self.steps_per_call)
         parts, size = self._parts(task), self.config.run.batch_size
-
         make = functools.partial(
             batches.take, parts, seeds, task, taken, batch_size=size, in_turn=self.method.in_turn
         )

@@ -255,16 +255,14 @@ class Run:
 
     def _evaluated(self, run: SeedRun, scores: np.ndarray, alpha_sum: np.ndarray | None) -> None:
         """Records the scores after a task, and the mean weights of its steps."""
-        values: dict[str, Any] = {"accuracies": scores.tolist()}
+        step, accuracies, alpha = self._steps[self.task], scores.tolist(), {}
         if alpha_sum is not None:
-            steps = self._steps[self.task] - run.position.skipped_of_task()
-            values["alpha"] = to_nested(np.where(alpha_sum > 0, alpha_sum, np.nan) / steps)
-        run.matrices.take(values, len(scores) - 1)
+            steps = step - run.position.skipped_of_task()
+            alpha["alpha"] = to_nested(np.where(alpha_sum > 0, alpha_sum, np.nan) / steps)
+        run.matrices.take({"accuracies": accuracies, **alpha}, len(scores) - 1)
         summary = dataclasses.asdict(metrics.summary(run.matrices.accuracy))
         measured = {name: value for name, value in summary.items() if math.isfinite(value)}
-        accuracies = values.pop("accuracies")
-        step = self._steps[self.task]
-        self._record(run, "eval", step, accuracies=accuracies, **measured, **values)
+        self._record(run, "eval", step, accuracies=accuracies, **measured, **alpha)
         if run.directory.path is not None:
             write_matrices(run.directory.path / FILE, run.matrices)
 

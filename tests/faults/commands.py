@@ -39,7 +39,7 @@ class Ended(NamedTuple):
 def nothing_trains() -> Iterator[None]:
     """The one seam: all before a first step and all files are real, and every run fails at once."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(seeds, "_engine", lambda *arguments: None)
+        patch.setattr(seeds, "Engine", lambda *arguments: None)
         patch.setattr(seeds, "_run", _unlucky)
         patch.setattr(processes, "num_processes", lambda asked: asked or 1)
         patch.setattr(

@@ -291,9 +291,9 @@ def test_training_and_reporting_use_no_network(offline, tmp_path):
 def test_reading_prepared_data_uses_no_network(offline, tmp_path):
     write(tmp_path / "data", "mnist")
     script = (
-        "import sys; from train.cli.main import main; from train.streams import load_stream;"
+        "import sys; from train.cli.main import main; from train.streams import STREAMS;"
         "assert main(['data', '--data-dir', sys.argv[1]]) == 0;"
-        "print(len(load_stream('rotated-mnist', data_dirs=[sys.argv[1]]).tasks))"
+        "print(len(STREAMS['rotated-mnist'].open([sys.argv[1]]).tasks))"
     )
     ended, refused = offline("-c", script, tmp_path / "data")
     assert (ended.returncode, refused) == (0, []), ended.stderr

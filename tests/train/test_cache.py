@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from train.errors import UserError
-from train.streams import cache, load_stream
+from train.streams import cache
 
-from .tiny_data import TEST, TRAIN, damage, write
+from .tiny_data import TEST, TRAIN, damage, load_stream, write
 
 pytestmark = pytest.mark.ci
 
@@ -123,10 +123,10 @@ def test_reading_imports_no_tensorflow(mnist):
     """And leaves warnings as they are."""
     script = (
         "import sys, warnings\n"
-        "from train.streams import load_stream\n"
+        "from train.streams import STREAMS\n"
         f"arguments = dict(data_dirs=[{str(mnist['data_dirs'][0])!r}],"
         f" cache_dir={str(mnist['cache_dir'])!r})\n"
-        "load_stream('rotated-mnist', **arguments)\n"
+        "STREAMS['rotated-mnist'].open(**arguments)\n"
         "assert 'tensorflow' not in sys.modules\n"
         "assert not any('Bomb' in str(each[2]) for each in warnings.filters)\n"
     )

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,8 @@ import optax
 from train import settings
 from train.errors import UserError
 from train.methods.problem import Batch, Problem, mean_loss
+
+Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
 
 class TrainState(NamedTuple):
@@ -61,41 +63,33 @@ class Method:
 
     def check(self, stream: Any, stats: Any) -> None:
         """Raises UserError where the stream or the network lacks what the method needs."""
-        del stats
         if self.needs_earlier_tasks and len(stream.tasks) < 2:
             raise UserError(
                 f"The method {type(self).__name__} protects earlier tasks, and {stream.name} has "
                 "only one task: give it two or more (--num-tasks 2)."
             )
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         """The optimizer, after what the method does to a gradient."""
-        del problem
         return tx
 
     def init_memory(self, problem: Problem, params: Any) -> Any:
         """What the method keeps besides the optimizer's state, before the first step."""
-        del problem, params
         return ()
 
     def gradient(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array, key: jax.Array
     ) -> Gradient:
         """The gradient of a batch, and what a step does to the memory."""
-        del task
         (loss, stats), grads = loss_and_gradient(problem, state.params, state.stats, batch, key)
         return Gradient(loss, grads, stats, state.memory)
 
     def num_revisited(self, examples: int) -> int:
         """How many of a task's examples the method looks at again when the task ends."""
-        del examples
         return 0
 
     def revisited_at_once(self, count: int, batch_size: int) -> int:
         """How many of these it is given in one call, at most."""
-        del count
         return batch_size
 
     def revisit(

@@ -15,7 +15,7 @@ import optax
 
 import tag_optax
 from train import settings
-from train.methods.base import Method, TrainState
+from train.methods.base import Method, TrainState, Transformation
 from train.methods.problem import Batch, Problem, frozen_loss, one_by_one
 
 
@@ -38,9 +38,7 @@ class EWC(Method):
         settings.check(self.ewc_lambda >= 0, "ewc_lambda", "must not be negative", self.ewc_lambda)
         settings.check_counts(self, "fisher_samples")
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         return optax.chain(tag_optax.add_ewc_penalty(self.ewc_lambda), tx)
 
     def num_revisited(self, examples: int) -> int:
@@ -53,7 +51,6 @@ class EWC(Method):
     def revisit(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
     ) -> TrainState:
-        del task
         kind = example_fisher if self.fisher == "examples" else batch_fisher
         fisher = kind(problem, state.params, state.stats, batch)
         # A quadratic with the same minimum can be added bit by bit: the sum is the task's.

@@ -13,7 +13,7 @@ import optax
 import tag_optax
 from train import settings
 from train.errors import UserError
-from train.methods.base import Method, TrainState
+from train.methods.base import Method, TrainState, Transformation
 from train.methods.problem import Batch, Problem, frozen_outputs, one_by_one
 
 
@@ -45,14 +45,11 @@ class OGD(Method):
                 "from. Choose no more than that."
             )
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         stored = tag_optax.project_orthogonal(self.directions_per_task, problem.tasks)
         return optax.chain(stored, tx)
 
     def num_revisited(self, examples: int) -> int:
-        del examples
         return self.directions_per_task
 
     def revisit(

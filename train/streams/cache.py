@@ -5,6 +5,7 @@ their checksum. It is built under another name and renamed when complete: whoeve
 way, or loses the race against another process, leaves no entry that looks whole.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -12,14 +13,15 @@ import pathlib
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from train import files
 from train.errors import UserError
 from train.streams import decode
-from train.streams.prepared import Prepared
+from train.streams.decode import Blocks
+from train.streams.prepared import Directory, Prepared
 
 # Goes into every key: raise it when the decoding changes what the arrays hold.
 _DECODING = "1"
@@ -39,7 +41,7 @@ class Arrays:
         return len(self.labels)
 
 
-def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
+def cache_directory(cache_dir: Directory | None = None) -> pathlib.Path:
     """The argument, else TAG_OPTAX_CACHE, else `tag_optax` in the user's cache directory.
 
     >>> cache_directory("/scratch/cache").name
@@ -80,7 +82,12 @@ def load(
             # What numpy raises at a damaged header is anybody's guess.
             except Exception as error:
                 print(f"{path} is damaged ({error}); decoding again", file=sys.stderr)
-                _discard(path)
+                # Renamed, then deleted: nobody ever sees half an entry.
+                with (
+                    tempfile.TemporaryDirectory(dir=cache_dir, prefix=".discarded-") as discarded,
+                    contextlib.suppress(FileNotFoundError),  # Of two processes, one finds it gone.
+                ):
+                    path.rename(pathlib.Path(discarded) / path.name)
         print(f"decoding {data.name} {split}: {shape[0]} images, once", file=sys.stderr)
         return _build(path, shape, decode.blocks(data, split, image_shape))
     except OSError as error:
@@ -98,29 +105,12 @@ def _open(path: pathlib.Path, shape: Sequence[int]) -> Arrays:
     if labels.shape != tuple(shape[:1]) or labels.dtype != np.int64:
         raise ValueError(f"labels are {labels.dtype}{list(labels.shape)}")
     # Two thirds of a second a gigabyte, where a wrong pixel would go unnoticed for ever.
-    if (path / _CHECKSUM).read_text() != _written(zlib.crc32(labels, zlib.crc32(images))):
+    if (path / _CHECKSUM).read_text() != f"{zlib.crc32(labels, zlib.crc32(images)):08x}\n":
         raise ValueError("its checksum is another one")
     return Arrays(images, labels)
 
 
-def _written(checksum: int) -> str:
-    return f"{checksum:08x}\n"
-
-
-def _discard(path: pathlib.Path) -> None:
-    # Renamed first: nobody ever sees half an entry, and of two processes one finds it gone.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".discarded-") as bin_:
-        try:
-            path.rename(pathlib.Path(bin_) / path.name)
-        except FileNotFoundError:
-            return
-
-
-def _build(
-    path: pathlib.Path,
-    shape: Sequence[int],
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-) -> Arrays:
+def _build(path: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> Arrays:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as workshop:
         unfinished = pathlib.Path(workshop) / path.name
@@ -137,11 +127,7 @@ def _build(
         return arrays
 
 
-def _write(
-    directory: pathlib.Path,
-    shape: Sequence[int],
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-) -> None:
+def _write(directory: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> None:
     labels, checksum = [], 0
     # Not through a writable map: there a full disk is a bus error, here it is an OSError.
     with (directory / "images.npy").open("wb") as file:
@@ -159,4 +145,5 @@ def _write(
         np.save(file, every_label)
         file.flush()
         os.fsync(file.fileno())
-    (directory / _CHECKSUM).write_text(_written(zlib.crc32(every_label.data, checksum)))
+    checksum = zlib.crc32(every_label.data, checksum)
+    (directory / _CHECKSUM).write_text(f"{checksum:08x}\n")

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,21 +28,17 @@ class Source(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set as tensorflow-datasets names it."""
-
     name: str
+    """As in tensorflow-datasets."""
     num_classes: int
     full_size: tuple[int, int]
     """Training and test examples of the whole data set: fewer are called a subset."""
     manual: str = ""
     """What the user must bring, for our own builders; empty where TFDS downloads."""
-    embedded: Callable[[tuple[int, int, int]], tuple[Arrays, Arrays]] | None = None
-    """Loads, in this image shape, what comes with a library: nothing to prepare or to cache."""
-    origin: str = ""
-    """The library it comes with; else its version is recorded."""
+    embedded: bool = False
+    """It comes with scikit-learn: nothing to prepare or to cache."""
 
     def is_subset(self, num_train: int, num_test: int) -> bool:
-        """Whether so many examples are less than the whole data set."""
         return num_train + num_test < sum(self.full_size)
 
     def read(
@@ -51,12 +47,11 @@ class DataSet:
         image_shape: tuple[int, int, int],
         cache_dir: pathlib.Path,
     ) -> Source:
-        """Through the cache where it was found prepared; its labels are checked."""
-        names, origin = list(map(str, range(self.num_classes))), self.origin
-        if self.embedded:
-            train, test = self.embedded(image_shape)
+        """Through the cache, unless it is embedded; its labels are checked."""
+        if found is None:
+            train, test = load_digits(image_shape)
+            names, origin = list(map(str, range(self.num_classes))), "of scikit-learn"
         else:
-            assert found is not None
             train, test = (
                 cache.load(found, split, image_shape, cache_dir) for split in prepared.SPLITS
             )
@@ -116,7 +111,7 @@ DATA_SETS = {
         DataSet("svhn_cropped", 10, (73_257, 26_032)),
         DataSet("not_mnist", 10, (16_854, 1_870), manual=_NOT_MNIST),
         DataSet("fashion_mnist", 10, (60_000, 10_000)),
-        DataSet("digits", 10, (1_438, 359), embedded=load_digits, origin="of scikit-learn"),
+        DataSet("digits", 10, (1_438, 359), embedded=True),
     )
 }
 
@@ -141,11 +136,8 @@ def are_complete(lines: Sequence[str]) -> bool:
     >>> are_complete(["cifar100 3.0.2 (500 + 100)"]), are_complete(["noise"]), are_complete([])
     (False, False, False)
     """
-    return bool(lines) and all(map(_is_complete, lines))
-
-
-def _is_complete(line: str) -> bool:
-    found = re.fullmatch(r"(\w+) .*\((\d+) \+ (\d+)\)", line)
-    if not found or found[1] not in DATA_SETS:
-        return False
-    return not DATA_SETS[found[1]].is_subset(int(found[2]), int(found[3]))
+    found = [re.fullmatch(r"(\w+) .*\((\d+) \+ (\d+)\)", line) for line in lines]
+    return bool(found) and all(
+        one and one[1] in DATA_SETS and not DATA_SETS[one[1]].is_subset(int(one[2]), int(one[3]))
+        for one in found
+    )

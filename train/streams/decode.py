@@ -5,8 +5,8 @@ import concurrent.futures
 import contextlib
 import io
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -15,13 +15,12 @@ from train.errors import UserError
 from train.streams.prepared import Prepared
 
 BLOCK = 512
-PIECE = 32
+Blocks: TypeAlias = Iterable[tuple[np.ndarray, np.ndarray]]
+"""Some images and their labels at a time."""
 _MODES = {1: "L", 3: "RGB"}
 
 
-def blocks(
-    data: Prepared, split: str, image_shape: tuple[int, int, int]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blocks:
     """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
     try:
         yield from _blocks(_open(data, split), image_shape)
@@ -48,20 +47,17 @@ def _open(data: Prepared, split: str) -> Sequence[dict[str, Any]]:
     return builder.as_data_source(split, decoders=skip)
 
 
-def _blocks(
-    source: Any, image_shape: tuple[int, int, int]
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    def decode(records: list[dict[str, Any]]) -> np.ndarray:
-        return np.stack([decode_image(record["image"], image_shape) for record in records])
+def _blocks(source: Any, image_shape: tuple[int, int, int]) -> Blocks:
+    def decode(record: dict[str, Any]) -> np.ndarray:
+        return decode_image(record["image"], image_shape)
 
     with concurrent.futures.ThreadPoolExecutor() as pool:
         # Small images are decoded faster than threads can pass the interpreter lock around.
         apply = pool.map if image_shape[0] * image_shape[1] > 64 * 64 else map
         for start in range(0, len(source), BLOCK):
             records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
-            pieces = [records[k : k + PIECE] for k in range(0, len(records), PIECE)]
             with _bombs_refused():  # Not across a yield, and for all threads at once.
-                images = np.concatenate(list(apply(decode, pieces)))
+                images = np.stack(list(apply(decode, records)))
             yield images, np.array([record["label"] for record in records], np.int64)
 
 

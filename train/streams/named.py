@@ -2,20 +2,20 @@
 
 import dataclasses
 import inspect
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 
 from train import settings
-from train.errors import UserError, nearest
+from train.errors import UserError
 from train.streams import cache, prepared, transforms
 from train.streams.data_sets import DATA_SETS, Source
+from train.streams.prepared import Directories, Directory
 from train.streams.stream import Examples, Stream, Task
 
 DEGREES = 30
-Directory: TypeAlias = str | os.PathLike[str]
+Transform: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class Plan(NamedTuple):
@@ -25,7 +25,7 @@ class Plan(NamedTuple):
     data_set: str
     classes: Sequence[int]
     """Classes of the data set, in the order of the task's output units."""
-    transform: Callable[[np.ndarray], np.ndarray] | None = None
+    transform: Transform | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -65,11 +65,7 @@ class NamedStream:
         """The tasks, in order."""
         raise NotImplementedError
 
-    def open(
-        self,
-        data_dirs: Sequence[Directory] | Directory | None = None,
-        cache_dir: Directory | None = None,
-    ) -> Stream:
+    def open(self, data_dirs: Directories = None, cache_dir: Directory | None = None) -> Stream:
         """The tasks with their examples; images stay on disk until they are taken.
 
         Args:
@@ -79,7 +75,7 @@ class NamedStream:
             cache directory.
         """
         plans = self.plans()
-        sources = self._sources([plan.data_set for plan in plans], data_dirs, cache_dir)
+        sources = self._sources({plan.data_set: None for plan in plans}, data_dirs, cache_dir)
         one_head = getattr(self, "shared_head", False)  # Not all streams have this setting.
         tasks: list[Task] = []
         class_names: list[str] = []
@@ -103,14 +99,11 @@ class NamedStream:
         )
 
     def _sources(
-        self,
-        names: Sequence[str],
-        data_dirs: Sequence[Directory] | Directory | None,
-        cache_dir: Directory | None,
+        self, names: Iterable[str], data_dirs: Directories, cache_dir: Directory | None
     ) -> dict[str, Source]:
         """Every data set once, all missing ones in one error."""
         directories = prepared.data_directories(data_dirs)
-        wanted = [DATA_SETS[name] for name in dict.fromkeys(names)]
+        wanted = [DATA_SETS[name] for name in names]
         found = {
             one.name: prepared.find(one.name, directories) for one in wanted if not one.embedded
         }
@@ -174,7 +167,7 @@ class SameClasses(NamedStream):
     shared_head: bool = False
     """All tasks answer with the same outputs."""
 
-    def _plan(self, name: str, transform: Callable[[np.ndarray], np.ndarray] | None) -> Plan:
+    def _plan(self, name: str, transform: Transform | None) -> Plan:
         return Plan(name, self.data_sets[0], range(self.num_classes), transform)
 
 
@@ -202,14 +195,11 @@ class Permutations(SameClasses):
     def plans(self) -> list[Plan]:
         rng = np.random.default_rng(self.order_seed or 0)
         pixels = self.image_shape[0] * self.image_shape[1]
-        orders = [rng.permutation(pixels) for _ in range(self.num_tasks - 1)]
-        return [
-            self._plan("identity", None),
-            *(
-                self._plan(f"permutation {k}", transforms.Permutation(order))
-                for k, order in enumerate(orders, start=1)
-            ),
-        ]
+        plans = [self._plan("identity", None)]
+        for k in range(1, self.num_tasks):
+            permutation = transforms.Permutation(rng.permutation(pixels))
+            plans.append(self._plan(f"permutation {k}", permutation))
+        return plans
 
 
 class _SplitCifar100(SplitClasses):
@@ -265,55 +255,16 @@ class _RotatedDigits(Rotations):
 
 
 STREAMS: dict[str, NamedStream] = {
-    stream.name: stream
-    for stream in (
-        _SplitCifar100(),
-        _SplitMiniImagenet(),
-        _SplitCub(),
-        _FiveDatasets(),
-        _RotatedMnist(),
-        _PermutedMnist(),
-        _RotatedDigits(),
+    kind.name: kind()
+    for kind in (
+        *(_SplitCifar100, _SplitMiniImagenet, _SplitCub, _FiveDatasets),
+        *(_RotatedMnist, _PermutedMnist, _RotatedDigits),
     )
 }
 
 
-def named_stream(name: str, **changes: Any) -> NamedStream:
-    """The built-in stream of this name, with other settings.
-
-    >>> named_stream("rotated-mist")
-    Traceback (most recent call last):
-    train.errors.UserError: There is no stream "rotated-mist". Did you mean rotated-mnist? ...
-    """
-    if name not in STREAMS:
-        raise UserError(f'There is no stream "{name}". {nearest(name, STREAMS)}')
-    known = settings.values(STREAMS[name])
-    for setting in changes:
-        if setting not in known:
-            raise UserError(f"{name} has no setting {setting}. {nearest(setting, known)}")
-    return settings.replaced(STREAMS[name], changes)
-
-
-def load_stream(
-    name: str,
-    *,
-    data_dirs: Sequence[Directory] | Directory | None = None,
-    cache_dir: Directory | None = None,
-    **changes: Any,
-) -> Stream:
-    """Opens the built-in stream of this name, with other settings.
-
-    >>> stream = load_stream("rotated-digits", num_tasks=3)
-    >>> [task.name for task in stream.tasks], stream.num_outputs, stream.tasks[1].classes
-    (['0 deg', '30 deg', '60 deg'], 30, range(10, 20))
-    """
-    return named_stream(name, **changes).open(data_dirs, cache_dir)
-
-
 def as_stream(
-    given: Any,
-    data_dirs: Sequence[Directory] | Directory | None = None,
-    cache_dir: Directory | None = None,
+    given: Any, data_dirs: Directories = None, cache_dir: Directory | None = None
 ) -> Stream:
     """Opens whatever a user may give for a stream.
 
@@ -340,28 +291,18 @@ def as_stream(
     )
 
 
-def prepare_command(stream: NamedStream, data_sets: Sequence[str]) -> str:
-    """What to type to prepare some data sets of a stream.
-
-    >>> prepare_command(STREAMS["rotated-mnist"], ["mnist"])
-    'python -m train prepare rotated-mnist'
-    >>> prepare_command(STREAMS["five-datasets"], ["mnist", "not_mnist"])
-    'python -m train prepare five-datasets --manual-dir DIR'
-    """
-    manual = any(DATA_SETS[name].manual for name in data_sets)
-    return f"python -m train prepare {stream.name}{' --manual-dir DIR' if manual else ''}"
-
-
 def prepare_advice(stream: NamedStream, data_sets: Sequence[str]) -> str:
-    """What to type, and what to bring, as a sentence.
+    """What to type to prepare some data sets of a stream, and what to bring, as a sentence.
 
-    >>> prepare_advice(STREAMS["five-datasets"], ["not_mnist"])
+    >>> prepare_advice(STREAMS["rotated-mnist"], ["mnist"])
+    'Prepare with: python -m train prepare rotated-mnist'
+    >>> prepare_advice(STREAMS["five-datasets"], ["mnist", "not_mnist"])
     'Prepare with: python -m train prepare five-datasets --manual-dir DIR, where DIR holds
     notMNIST_small.tar.gz (from http://yaroslavvb.com/upload/notMNIST/)'
     """
-    advice = f"Prepare with: {prepare_command(stream, data_sets)}"
     manual = [DATA_SETS[name].manual for name in data_sets if DATA_SETS[name].manual]
-    return f"{advice}, where DIR holds {' and '.join(manual)}" if manual else advice
+    brought = f" --manual-dir DIR, where DIR holds {' and '.join(manual)}" if manual else ""
+    return f"Prepare with: python -m train prepare {stream.name}{brought}"
 
 
 def _examples(plan: Plan, head: range, arrays: cache.Arrays) -> Examples:
@@ -379,8 +320,7 @@ def _shuffled(items: Sequence, seed: int | None) -> list:
 
 
 def _class_names(classes: Sequence[int]) -> str:
-    """A short name for a task.
-
+    """
     >>> _class_names([5, 6, 7]), _class_names([7, 5, 6]), _class_names([9, 3, 4, 1, 8, 2, 7])
     ('classes 5-7', 'classes 7,5,6', 'classes 9,3,4,...,7')
     """

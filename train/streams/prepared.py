@@ -7,16 +7,18 @@ import dataclasses
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
 
 from train import files
 from train.errors import UserError
 
 SPLITS = ("train", "test")
+Directory: TypeAlias = str | os.PathLike[str]
+Directories: TypeAlias = Sequence[Directory] | Directory | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     num_examples: int
     num_bytes: int
     shard_lengths: tuple[int, ...]
@@ -46,9 +48,7 @@ class Prepared:
         return names if len(names) == num_classes else list(map(str, range(num_classes)))
 
 
-def data_directories(
-    data_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
-) -> list[pathlib.Path]:
+def data_directories(data_dirs: Directories = None) -> list[pathlib.Path]:
     """Where prepared data are looked for, in this order.
 
     >>> [path.name for path in data_directories(["/data/one", "/data/two"])]
@@ -67,30 +67,27 @@ def find(name: str, directories: Sequence[pathlib.Path]) -> Prepared | None:
 
     Of several versions in one directory the newest is taken.
     """
-    copies = [copy for directory in directories for copy in _versions(name, directory)]
+    copies: list[Prepared] = []
+    for directory in directories:
+        versions = {
+            tuple(map(int, path.parent.name.split("."))): path.parent
+            for path in directory.glob(f"{name}/*/dataset_info.json")
+            # What is not a version is the leftover of a preparation that was killed.
+            if re.fullmatch(r"\d+(\.\d+)*", path.parent.name)
+        }
+        copies += [_read(name, versions[number]) for number in sorted(versions, reverse=True)]
     return next((copy for copy in copies if copy.readable), copies[0] if copies else None)
-
-
-def _versions(name: str, directory: pathlib.Path) -> Iterator[Prepared]:
-    found = [path.parent for path in directory.glob(f"{name}/*/dataset_info.json")]
-    # What is not a version is the leftover of a preparation that was killed.
-    numbered = [path for path in found if re.fullmatch(r"\d+(\.\d+)*", path.name)]
-    for path in sorted(numbered, key=_version_key, reverse=True):
-        yield _read(name, path)
-
-
-def _version_key(path: pathlib.Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.name.split("."))
 
 
 def _read(name: str, directory: pathlib.Path) -> Prepared:
     path = directory / "dataset_info.json"
     try:
         info = files.read_json(path)
-        splits = {
-            split["name"]: _split([int(length) for length in split["shardLengths"]], split)
-            for split in info["splits"]
-        }
+        splits = {}
+        for split in info["splits"]:
+            lengths = tuple(int(length) for length in split["shardLengths"])
+            num_bytes = int(split.get("numBytes", 0))
+            splits[split["name"]] = Split(sum(lengths), num_bytes, lengths)
         file_format = info.get("fileFormat", "tfrecord")
     except UserError as error:
         raise UserError(f"{error} Delete {directory} and prepare {name} again.") from error
@@ -109,7 +106,3 @@ def _read(name: str, directory: pathlib.Path) -> Prepared:
                 f"of split {split}. Delete that directory and prepare {name} again."
             )
     return Prepared(name, directory.name, directory, file_format, splits)
-
-
-def _split(shard_lengths: list[int], split: dict) -> Split:
-    return Split(sum(shard_lengths), int(split.get("numBytes", 0)), tuple(shard_lengths))

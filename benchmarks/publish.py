@@ -19,7 +19,7 @@ from train import report
 from train.errors import UserError
 from train.launch import sweep
 from train.paper.presets import experiment, preset
-from train.report import Group, Section, markdown
+from train.report import Group, Section, tables
 from train.report.comparison import METRICS, compare
 from train.report.drawings import Drawing
 from train.report.page import page
@@ -94,7 +94,7 @@ def text(sections: Sequence[Section], plots: Plots) -> str:
     lines = [
         "<!-- Made by python -m benchmarks.publish: change nothing here by hand. -->",
         "",
-        *markdown.opening(sections),
+        *tables.opening(sections),
         "Every run is here with its config, environment, losses and matrices, in "
         "`SWEEP/STREAM/METHOD/OPTIMIZER/[CHANGED SETTINGS/]seed-N`; [report.html](report.html) has "
         "the same tables with more plots. `python -m benchmarks.publish` makes both from the runs "
@@ -102,7 +102,7 @@ def text(sections: Sequence[Section], plots: Plots) -> str:
         "",
     ]
     for section in sections:
-        lines += markdown.lines(section, plots[section.title])
+        lines += tables.lines(section, plots[section.title])
         for say in _FINDINGS.get(section.stream, ()):
             lines += say(section)
         lines += _repetition(section)
@@ -157,11 +157,11 @@ def _repetition(section: Section) -> list[str]:
     lines += ["| row | command |", "|---|---|"]
     for group in section.groups:
         again = command(group.config, [run.seed for run in group.runs])
-        lines.append(f"| {markdown.escape(group.label)} | `{again}` |")
+        lines.append(f"| {tables.escape(group.label)} | `{again}` |")
     lines += ["", "Made by:", ""]
     for origin in origins(section):
         runs = f"{len(origin.runs)} run{'s' * (len(origin.runs) > 1)}"
-        facts = markdown.escape(", ".join(origin.facts))
+        facts = tables.escape(", ".join(origin.facts))
         made = f" `{origin.command}`," * bool(origin.command)
         lines.append(f"- {runs}:{made} {facts}")
     return [*lines, ""]

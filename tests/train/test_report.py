@@ -18,7 +18,7 @@ from train import paper, report
 from train.cli.main import RunCommand, main, parse
 from train.errors import UserError
 from train.paper import presets
-from train.report import markdown, page, svg, tables
+from train.report import page, svg, tables
 from train.report.comparison import METRICS, compare, explanation, remarks, seeds_in_words
 from train.report.drawings import drawings, families, pairs
 from train.report.provenance import command
@@ -593,7 +593,7 @@ def test_a_score_of_any_size_is_reported_as_it_is(tmp_path, size):
     for drawing in drawings(section):
         assert "%" not in "".join(axes.get_ylabel() for axes in drawing.figure.axes)
         check_legible(drawing.figure, drawing.title)
-    html, text = page.section_part(section, [], []), "\n".join(markdown.lines(section, {}))
+    html, text = page.section_part(section, [], []), "\n".join(tables.lines(section, {}))
     for written in (html.replace("\N{MINUS SIGN}", "-"), text, shown(section, 160)):
         assert f"{-2.5 * size:.4g}" in written
         assert "%" not in written

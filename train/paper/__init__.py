@@ -9,6 +9,6 @@ which figure a run is to be compared with. Imports `train.run.config` and what l
 imported by the command line and the report alone.
 """
 
-from train.paper.figures import MAIN_TABLE, STREAMS, Reference, departures, difference, reference
+from train.paper.figures import MAIN_TABLE, STREAMS, Reference, departures, reference
 
-__all__ = ["MAIN_TABLE", "STREAMS", "Reference", "departures", "difference", "reference"]
+__all__ = ["MAIN_TABLE", "STREAMS", "Reference", "departures", "reference"]

@@ -26,7 +26,6 @@ How rows that contradict each other are read:
 import csv
 import dataclasses
 import functools
-import math
 import pathlib
 import re
 from typing import NamedTuple
@@ -184,17 +183,6 @@ def departures(record: Record) -> list[str]:
     if pretrained != (record["stream"] == "split-cub"):
         found.append("pretrained weights" if pretrained else "no pretrained weights")
     return found
-
-
-def difference(mean: float, figure: Reference | None) -> float:
-    """How far a measured mean lies above the paper's, in the paper's deviations; NaN if unknown.
-
-    >>> difference(63.0, Reference(62.0, 0.5, "", ""))
-    2.0
-    >>> difference(63.0, Reference(62.0, 0.0, "", ""))
-    nan
-    """
-    return (mean - figure.mean) / figure.std if figure and figure.std > 0 else math.nan
 
 
 def _other_settings(record: Record, logged: _Logged | None) -> list[str]:

@@ -167,14 +167,9 @@ def slug(name: str) -> str:
 
 
 def _group(config: Record, runs: list[Measured]) -> Group:
-    by_seed: dict[int, Measured] = {}
-    repeated = []
-    for run in runs:
-        if run.seed in by_seed:
-            repeated.append(run.path)
-        by_seed.setdefault(run.seed, run)
-    ordered = [by_seed[seed] for seed in sorted(by_seed)]
-    return Group("", config, ordered, repeated=tuple(repeated))
+    by_seed = {run.seed: run for run in reversed(runs)}
+    repeated = tuple(run.path for run in runs if run is not by_seed[run.seed])
+    return Group("", config, [by_seed[seed] for seed in sorted(by_seed)], repeated=repeated)
 
 
 def _kind(group: Group) -> dict[str, str]:
@@ -205,12 +200,9 @@ def _place(kind: str, name: str) -> tuple[int, str]:
 
 def _labelled(groups: list[Group]) -> list[Group]:
     """Method and optimizer, and what a group changes in its preset and others of the two do not."""
-    twins: dict[tuple[str, ...], list[Group]] = collections.defaultdict(list)
-    for group in groups:
-        twins[tuple(_kind(group).values())].append(group)
     labelled = []
     for group in groups:
-        others = twins[tuple(_kind(group).values())]
+        others = [other for other in groups if _kind(other) == _kind(group)]
         unlike = {*_changed(group.config), *foreign(group.config)}
         extra = [
             _setting(group.config, name)

@@ -1,7 +1,7 @@
 """The report as one HTML page, complete in itself: no script, nothing to fetch."""
 
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 import tag_optax
@@ -10,11 +10,11 @@ from train.report.comparison import (
     LINK,
     PAPER,
     Comparison,
-    Footnotes,
-    compare,
+    Rows,
     explanation,
     metrics_of,
     remarks,
+    rows,
     seeds_in_words,
 )
 from train.report.drawings import Drawing
@@ -28,58 +28,60 @@ _STYLE = pathlib.Path(__file__).with_name("page.css")
 
 def page(sections: Sequence[Section], parts: Sequence[str]) -> str:
     """The whole document, of what `section_part` has made of each section."""
-    compared = any(section.compared for section in sections)
-    body = [
+    paper = f'<p>The paper: <a href="{LINK}">{escape(PAPER)}</a>.</p>'
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        "<title>Results</title>",
+        f"<style>\n{_STYLE.read_text()}</style>",
+        "</head>",
+        "<body>",
         "<header>",
         "<h1>Results</h1>",
         *(f"<p>{escape(text)}</p>" for text in explanation(sections)),
-        *_contents(sections),
+    ]
+    if len(sections) > 1:
+        lines.append('<nav aria-label="Sections"><ul>')
+        lines += [f'<li><a href="#{s.slug}">{escape(s.title)}</a></li>' for s in sections]
+        lines.append("</ul></nav>")
+    lines += [
         "</header>",
         "<main>",
         *parts,
         "</main>",
         "<footer>",
-        f'<p>The paper: <a href="{LINK}">{escape(PAPER)}</a>.</p>' if compared else "",
+        *([paper] if any(section.compared for section in sections) else []),
         f"<p>{MADE_BY}, tag_optax {tag_optax.__version__}.</p>",
         "</footer>",
+        "</body>",
+        "</html>",
+        "",
     ]
-    return "\n".join(
-        [
-            "<!DOCTYPE html>",
-            '<html lang="en">',
-            "<head>",
-            '<meta charset="utf-8">',
-            '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            '<meta name="color-scheme" content="light dark">',
-            "<title>Results</title>",
-            f"<style>\n{_STYLE.read_text()}</style>",
-            "</head>",
-            "<body>",
-            *filter(None, body),
-            "</body>",
-            "</html>",
-            "",
-        ]
-    )
-
-
-def _contents(sections: Sequence[Section]) -> list[str]:
-    if len(sections) < 2:
-        return []
-    links = "\n".join(f'<li><a href="#{s.slug}">{escape(s.title)}</a></li>' for s in sections)
-    return [f'<nav aria-label="Sections"><ul>\n{links}\n</ul></nav>']
+    return "\n".join(lines)
 
 
 def section_part(section: Section, figures: Sequence[str], details: Sequence[str]) -> str:
     """A section, with its plots from `figure`: those that compare groups, and those of single
     ones."""
-    notes = Footnotes()
-    table = _table(section, notes)
+    found, notes = rows(section)
     lines = [
         f'<section id="{section.slug}" aria-labelledby="{section.slug}-title">',
         f'<h2 id="{section.slug}-title">{escape(section.title)}</h2>',
-        *table,
-        *_notes(section, notes),
+        *_table(section, found, notes),
+    ]
+    if notes:
+        lines.append('<ol class="notes">')
+        for note, number in notes.items():
+            lines.append(f'<li id="{section.slug}-note-{number}">{escape(note)}</li>')
+        lines.append("</ol>")
+    remarked = remarks(section)
+    if remarked:
+        lines += ['<ul class="remarks">', *(f"<li>{escape(r)}</li>" for r in remarked), "</ul>"]
+    lines += [
         f'<p class="facts"><b>Seeds</b> {escape(seeds_in_words(section))}. '
         f"<b>Data</b> {escape('; '.join(section.sources()))}.</p>",
         *_figures(figures),
@@ -129,54 +131,37 @@ def _runs(section: Section) -> list[str]:
     return _details("How the runs were made", count, "run", ['<ul class="runs">', *lines, "</ul>"])
 
 
-def _notes(section: Section, notes: Footnotes) -> list[str]:
-    lines = []
-    if notes.texts:
-        lines.append('<ol class="notes">')
-        for number, text in enumerate(notes.texts, start=1):
-            lines.append(f'<li id="{section.slug}-note-{number}">{escape(text)}</li>')
-        lines.append("</ol>")
-    remarked = remarks(section)
-    if remarked:
-        lines += ['<ul class="remarks">', *(f"<li>{escape(r)}</li>" for r in remarked), "</ul>"]
-    return lines
-
-
-def _table(section: Section, notes: Footnotes) -> list[str]:
+def _table(section: Section, found: Rows, notes: Mapping[str, int]) -> list[str]:
     title = escape(f"{section.title}: means over seeds at the end of the stream")
+    metrics = metrics_of(section.score)
+    down = ' rowspan="2"' if section.compared else ""
+    columns = [f'<th scope="col" class="name"{down}>method</th>']
+    columns += [f'<th scope="col"{down}>{name}</th>' for name in ("rate", "seeds")]
+    group = 'scope="colgroup" colspan="3"' if section.compared else 'scope="col"'
+    columns += [f'<th {group} class="first">{escape(metric.heading)}</th>' for metric in metrics]
+    head = [f"<tr>{''.join(columns)}</tr>"]
+    if section.compared:
+        below = '<th scope="col" class="first">measured</th><th scope="col">paper</th>'
+        below += '<th scope="col"><abbr title="difference in the paper\'s deviations">Δ</abbr></th>'
+        head.append(f"<tr>{below * len(metrics)}</tr>")
     return [
         f'<div class="scroll table" tabindex="0" role="region" aria-label="{title}">',
         "<table>",
         f"<caption>{title}</caption>",
-        *_head(section),
+        "<thead>",
+        *head,
+        "</thead>",
         "<tbody>",
-        *(_row(section, group, notes) for group in section.groups),
+        *(_row(section, group, compared, notes) for group, compared in found),
         "</tbody>",
         "</table>",
         "</div>",
     ]
 
 
-def _head(section: Section) -> list[str]:
-    metrics = metrics_of(section.score)
-    down = ' rowspan="2"' if section.compared else ""
-    columns = [f'<th scope="col" class="name"{down}>method</th>']
-    columns += [f'<th scope="col"{down}>{name}</th>' for name in ("rate", "seeds")]
-    columns += [
-        f'<th scope="colgroup" colspan="3" class="first">{metric.heading}</th>'
-        if section.compared
-        else f'<th scope="col" class="first">{escape(metric.heading)}</th>'
-        for metric in metrics
-    ]
-    rows = [f"<tr>{''.join(columns)}</tr>"]
-    if section.compared:
-        below = '<th scope="col" class="first">measured</th><th scope="col">paper</th>'
-        below += '<th scope="col"><abbr title="difference in the paper\'s deviations">Δ</abbr></th>'
-        rows.append(f"<tr>{below * len(metrics)}</tr>")
-    return ["<thead>", *rows, "</thead>"]
-
-
-def _row(section: Section, group: Group, notes: Footnotes) -> str:
+def _row(
+    section: Section, group: Group, compared: Sequence[Comparison], notes: Mapping[str, int]
+) -> str:
     # A name may break after an underscore, where a phone leaves it little room.
     settings = escape(", ".join(group.settings())).replace("_", "_<wbr>")
     small = f"<small>{settings}</small>" if settings else ""
@@ -185,21 +170,15 @@ def _row(section: Section, group: Group, notes: Footnotes) -> str:
         f"<td>{group.rate}</td>",
         f"<td>{len(group.runs)}</td>",
     ]
-    for metric in metrics_of(group.score):
-        found = compare(group, metric)
-        cells.append(f'<td class="first">{_typeset(found.measured_text())}</td>')
+    for each in compared:
+        cells.append(f'<td class="first">{_typeset(each.measured_text())}</td>')
         if section.compared:
-            cells.append(f'<td class="paper">{_paper(section, found, notes)}</td>')
-            cells.append(f'<td class="paper">{_typeset(found.difference_text())}</td>')
+            number = notes.get(each.reference.note) if each.reference else None
+            link = f'<sup><a href="#{section.slug}-note-{number}">{number}</a></sup>'
+            paper = _typeset(each.paper_text()) + (link if number else "")
+            cells.append(f'<td class="paper">{paper}</td>')
+            cells.append(f'<td class="paper">{_typeset(each.difference_text())}</td>')
     return f"<tr>{''.join(cells)}</tr>"
-
-
-def _paper(section: Section, found: Comparison, notes: Footnotes) -> str:
-    text = _typeset(found.paper_text())
-    number = notes.number(found.reference.note) if found.reference else None
-    if number is None:
-        return text
-    return f'{text}<sup><a href="#{section.slug}-note-{number}">{number}</a></sup>'
 
 
 def _typeset(number: str) -> str:

@@ -1,19 +1,29 @@
-"""Tables for the terminal, and as CSV: every run, and every metric of every group."""
+"""Tables for the terminal, as Markdown, and as CSV: every run, and every metric of every group."""
 
 import csv
 import math
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.box
 import rich.table
 from rich.text import Text
 
-from train.report.comparison import METRICS, compare, metrics_of, remarks
+from train.report.comparison import (
+    METRICS,
+    compare,
+    explanation,
+    metrics_of,
+    remarks,
+    rows,
+    seeds_in_words,
+)
 from train.report.groups import NOTHING, Group, Section
 from train.run import metrics
 
 _GROUP = ("stream", "evaluate_on", "method", "optimizer", "learning_rate", "epochs")
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def table(section: Section) -> rich.table.Table:
@@ -54,23 +64,76 @@ def table(section: Section) -> rich.table.Table:
     return shown
 
 
+def opening(sections: Sequence[Section]) -> list[str]:
+    """The title of a page in Markdown, and how to read its tables."""
+    paragraphs = [escape(paragraph) for paragraph in explanation(sections)]
+    return [line for paragraph in ("# Results", *paragraphs) for line in (paragraph, "")]
+
+
+def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
+    """A section in Markdown: heading, table, notes, sources and plots, by their titles the files
+    that show them."""
+    table, notes = _table(section)
+    numbered = [f"{str(n).translate(_RAISED)} {escape(text)}" for text, n in notes.items()]
+    parts = [
+        [f"## {section.title}"],
+        table,
+        ["  \n".join(numbered)] if numbered else [],
+        [f"- {escape(remark)}" for remark in remarks(section)],
+        [f"Seeds: {seeds_in_words(section)}. Data: {escape('; '.join(section.sources()))}."],
+        [f"![{escape(title)}]({file})" for title, file in plots.items()],
+    ]
+    return [line for part in parts if part for line in (*part, "")]
+
+
+def _table(section: Section) -> tuple[list[str], dict[str, int]]:
+    headings = ["method", "optimizer", "settings", "rate", "seeds"]
+    for metric in metrics_of(section.score):
+        headings += [metric.heading, "paper", "Δ"] if section.compared else [metric.heading]
+    # Names to the left, numbers to the right.
+    table = [headings, ["---"] * 3 + ["---:"] * (len(headings) - 3)]
+    found, notes = rows(section)
+    for group, compared in found:
+        names = group.config["method"], group.config["optimizer"], ", ".join(group.settings())
+        cells = [*names, group.rate, str(len(group.runs))]
+        for each in compared:
+            cells.append(each.measured_text())
+            if section.compared:
+                number = notes.get(each.reference.note) if each.reference else None
+                raised = f" {str(number).translate(_RAISED)}" if number else ""
+                cells += [each.paper_text() + raised, each.difference_text()]
+        table.append([escape(cell) for cell in cells])
+    return ["| " + " | ".join(row) + " |" for row in table], notes
+
+
+def escape(text: str) -> str:
+    r"""Text as it is, in a cell or a line of Markdown.
+
+    >>> escape("a|b <i> [c](d) memory_per_class")
+    'a\\|b &lt;i> \\[c\\](d) memory\\_per\\_class'
+    """
+    for character in "\\|[]*_`":
+        text = text.replace(character, "\\" + character)
+    return text.replace("<", "&lt;").replace("\n", " ")
+
+
 def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a run, at full precision; accuracies as fractions."""
     fields = [metric.field for metric in METRICS]
-    rows = []
+    lines = [[*_GROUP, "label", "seed", *fields, "run"]]
     for group in groups:
         for run in group.runs:
             summary = metrics.summary(run.accuracy)
             values = [_number(getattr(summary, field)) for field in fields]
-            rows.append([*_names(group), group.label, run.seed, *values, run.path])
-    return _write(path, [*_GROUP, "label", "seed", *fields, "run"], rows)
+            lines.append([*_names(group), group.label, run.seed, *values, run.path])
+    return _write(path, lines)
 
 
 def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a group and metric, with the paper's figure and the difference in its deviations."""
     headings = [*_GROUP, "label", "settings", "complete_data", "seeds", "metric", "unit"]
     headings += ["mean", "std", "paper_mean", "paper_std", "difference", "source", "note"]
-    rows = []
+    lines = [headings]
     for group in groups:
         settings = ", ".join(group.settings())
         start = [*_names(group), group.label, settings, group.complete, len(group.runs)]
@@ -80,8 +143,8 @@ def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
             mean, std, source, note = found.reference or (math.nan, math.nan, "", "")
             numbers = found.mean, found.std, mean, std, found.difference
             end = [*map(_number, numbers), source, note]
-            rows.append([*start, metric.field, metric.unit or own_unit, *end])
-    return _write(path, headings, rows)
+            lines.append([*start, metric.field, metric.unit or own_unit, *end])
+    return _write(path, lines)
 
 
 def _names(group: Group) -> list[Any]:
@@ -93,7 +156,7 @@ def _number(value: float) -> float | str:
     return "" if math.isnan(value) else value
 
 
-def _write(path: pathlib.Path, headings: list[str], rows: list[list[Any]]) -> pathlib.Path:
+def _write(path: pathlib.Path, lines: list[list[Any]]) -> pathlib.Path:
     with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-        csv.writer(file).writerows([headings, *rows])
+        csv.writer(file).writerows(lines)
     return path

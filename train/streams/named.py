@@ -2,8 +2,8 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -12,10 +12,9 @@ from train.errors import UserError
 from train.streams import cache, prepared, transforms
 from train.streams.data_sets import DATA_SETS, Source
 from train.streams.prepared import Directories, Directory
-from train.streams.stream import Examples, Stream, Task
+from train.streams.stream import Examples, Stream, Task, Transform
 
 DEGREES = 30
-Transform: TypeAlias = Callable[[np.ndarray], np.ndarray]
 
 
 class Plan(NamedTuple):
@@ -23,8 +22,7 @@ class Plan(NamedTuple):
 
     name: str
     data_set: str
-    classes: Sequence[int]
-    """Classes of the data set, in the order of the task's output units."""
+    classes: Sequence[int]  # of the data set, in the order of the task's output units
     transform: Transform | None = None
 
 
@@ -38,8 +36,7 @@ class NamedStream:
     """Shuffles classes, data sets or rotations, or draws the permutations; None: natural order."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    """One line for `python -m train data`."""
+    summary: ClassVar[str]  # One line for `python -m train data`.
     data_sets: ClassVar[tuple[str, ...]]
     image_shape: ClassVar[tuple[int, int, int]]
     scale: ClassVar[float] = 1 / 255
@@ -66,14 +63,7 @@ class NamedStream:
         raise NotImplementedError
 
     def open(self, data_dirs: Directories = None, cache_dir: Directory | None = None) -> Stream:
-        """The tasks with their examples; images stay on disk until they are taken.
-
-        Args:
-          data_dirs: where prepared data are looked for; by default TFDS_DATA_DIR, which may name
-            several directories, else `~/tensorflow_datasets`.
-          cache_dir: where decoded images are kept; by default TAG_OPTAX_CACHE, else the user's
-            cache directory.
-        """
+        """The tasks with their examples; images stay on disk until they are taken."""
         plans = self.plans()
         sources = self._sources({plan.data_set: None for plan in plans}, data_dirs, cache_dir)
         one_head = getattr(self, "shared_head", False)  # Not all streams have this setting.
@@ -149,8 +139,14 @@ class SplitClasses(NamedStream):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSetEach(NamedStream):
+class FiveDatasets(NamedStream):
     """A task for each of the first data sets, in the listed order or shuffled."""
+
+    name = "five-datasets"
+    summary = "CIFAR-10, MNIST, SVHN, notMNIST and Fashion-MNIST, one after the other"
+    data_sets = ("cifar10", "mnist", "svhn_cropped", "not_mnist", "fashion_mnist")
+    most_tasks = len(data_sets)
+    image_shape = (32, 32, 3)
 
     num_tasks: int = 5
     """How many of the data sets are taken."""
@@ -185,12 +181,14 @@ class Rotations(SameClasses):
         ]
 
 
-class Permutations(SameClasses):
-    """The same images with permuted pixels; the first task leaves them as they are.
+class PermutedMnist(SameClasses):
+    """The permutations come from the seed, 0 where none is given: more tasks extend the sequence
+    and change none of it."""
 
-    The permutations come from the seed, 0 where none is given: more tasks extend the sequence and
-    change none of it.
-    """
+    name = "permuted-mnist"
+    summary = "MNIST with its pixels in another fixed order in every task after the first"
+    data_sets = ("mnist",)
+    image_shape = (28, 28, 1)
 
     def plans(self) -> list[Plan]:
         rng = np.random.default_rng(self.order_seed or 0)
@@ -202,14 +200,14 @@ class Permutations(SameClasses):
         return plans
 
 
-class _SplitCifar100(SplitClasses):
+class SplitCifar100(SplitClasses):
     name = "split-cifar100"
     summary = "the 100 classes of CIFAR-100, 5 a task"
     data_sets = ("cifar100",)
     image_shape = (32, 32, 3)
 
 
-class _SplitMiniImagenet(SplitClasses):
+class SplitMiniImagenet(SplitClasses):
     name = "split-mini-imagenet"
     summary = "the 100 classes of miniImageNet, 5 a task"
     data_sets = ("mini_imagenet",)
@@ -217,7 +215,7 @@ class _SplitMiniImagenet(SplitClasses):
     scale, offset = 2 / 255, -1.0
 
 
-class _SplitCub(SplitClasses):
+class SplitCub(SplitClasses):
     name = "split-cub"
     summary = "the 200 birds of CUB-200-2011, 10 a task"
     data_sets = ("caltech_birds2011",)
@@ -225,29 +223,14 @@ class _SplitCub(SplitClasses):
     scale, offset = 2 / 255, -1.0
 
 
-class _FiveDatasets(DataSetEach):
-    name = "five-datasets"
-    summary = "CIFAR-10, MNIST, SVHN, notMNIST and Fashion-MNIST, one after the other"
-    data_sets = ("cifar10", "mnist", "svhn_cropped", "not_mnist", "fashion_mnist")
-    most_tasks = len(data_sets)
-    image_shape = (32, 32, 3)
-
-
-class _RotatedMnist(Rotations):
+class RotatedMnist(Rotations):
     name = "rotated-mnist"
     summary = "MNIST turned by 30 degrees more with every task"
     data_sets = ("mnist",)
     image_shape = (28, 28, 1)
 
 
-class _PermutedMnist(Permutations):
-    name = "permuted-mnist"
-    summary = "MNIST with its pixels in another fixed order in every task after the first"
-    data_sets = ("mnist",)
-    image_shape = (28, 28, 1)
-
-
-class _RotatedDigits(Rotations):
+class RotatedDigits(Rotations):
     name = "rotated-digits"
     summary = "scikit-learn's 1797 digits turned by 30 degrees a task; needs no download"
     data_sets = ("digits",)
@@ -257,8 +240,8 @@ class _RotatedDigits(Rotations):
 STREAMS: dict[str, NamedStream] = {
     kind.name: kind()
     for kind in (
-        *(_SplitCifar100, _SplitMiniImagenet, _SplitCub, _FiveDatasets),
-        *(_RotatedMnist, _PermutedMnist, _RotatedDigits),
+        *(SplitCifar100, SplitMiniImagenet, SplitCub, FiveDatasets),
+        *(RotatedMnist, PermutedMnist, RotatedDigits),
     )
 }
 

@@ -75,7 +75,6 @@ class ImageConv(nnx.Conv):
 
 
 def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer with bias."""
     init = uniform(inputs)
     return nnx.Linear(inputs, outputs, kernel_init=init, bias_init=init, rngs=rngs)
 
@@ -86,14 +85,10 @@ def batch_norm(channels: int, *, rngs: nnx.Rngs) -> nnx.BatchNorm:
         channels,
         momentum=0.9,
         epsilon=1e-5,
-        promote_dtype=_as_they_are,
+        # What comes out has the type of what goes in, though the running statistics are float32.
+        promote_dtype=lambda arrays, **_: arrays,
         rngs=rngs,
     )
-
-
-def _as_they_are(arrays: Any, **_: Any) -> Any:
-    """What comes out has the type of what goes in, though the running statistics are float32."""
-    return arrays
 
 
 def dropout(rate: float) -> nnx.Dropout:
@@ -112,10 +107,8 @@ class OneConvBlock(nnx.Module):
         self.bn1 = batch_norm(outputs, rngs=rngs)
         self.bn2 = batch_norm(outputs, rngs=rngs)
         self.drop = dropout(rate)
-        if stride > 1 or inputs != outputs:
-            self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs)
-        else:
-            self.shortcut = None
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs) if changes else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.drop(self.bn1(jax.nn.relu(self.conv(x))))
@@ -177,8 +170,8 @@ class ResNet(nnx.Module):
             outputs = width * 2 ** (stage - 1)
             for i in (1, 2):
                 stride = 2 if stage > 1 and i == 1 else 1
-                made = block(inputs, outputs, stride, rate, rngs=rngs)
-                self.blocks[f"stage{stage}_block{i}"] = made
+                name = f"stage{stage}_block{i}"
+                self.blocks[name] = block(inputs, outputs, stride, rate, rngs=rngs)
                 inputs = outputs
         self.output = dense(inputs, num_outputs, rngs=rngs)
 
@@ -299,10 +292,11 @@ class ResNet18(ReducedResNet18TwoConv):
         loaded = import_weights(self.pretrained, *jax.eval_shape(model.init, jax.random.key(0)))
 
         def init(key: jax.Array) -> Any:
-            def pick(fresh: jax.Array, stored: Any) -> jax.Array:
-                return fresh if isinstance(stored, jax.ShapeDtypeStruct) else stored
-
-            return jax.tree.map(pick, model.init(key), loaded)
+            return jax.tree.map(
+                lambda fresh, stored: fresh if isinstance(stored, jax.ShapeDtypeStruct) else stored,
+                model.init(key),
+                loaded,
+            )
 
         return Model(init, model.apply)
 
@@ -317,10 +311,9 @@ class MLP(Net):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        small, most = min(self.hidden, default=1), settings.MOST
-        settings.check(small >= 1, "hidden", "must be sizes above 0", self.hidden)
-        large = max(self.hidden, default=1)
-        settings.check(large <= most, "hidden", f"must be at most {most}", self.hidden)
+        sizes, most = self.hidden, settings.MOST
+        settings.check(min(sizes, default=1) >= 1, "hidden", "must be sizes above 0", sizes)
+        settings.check(max(sizes, default=1) <= most, "hidden", f"must be at most {most}", sizes)
 
     def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
         inputs = math.prod(shape)

@@ -22,8 +22,7 @@ class Metric:
 
     field: str
     name: str
-    unit: str
-    """% for what the summary has as a fraction."""
+    unit: str  # % for what the summary has as a fraction.
     digits: str
     lower_is_better: bool = False
 
@@ -65,8 +64,7 @@ class Comparison:
 
     metric: Metric
     mean: float
-    std: float
-    """Over the seeds, ddof 0; NaN for one seed."""
+    std: float  # Over the seeds, ddof 0; NaN for one seed.
     reference: paper.Reference | None
 
     @property

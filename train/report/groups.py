@@ -23,8 +23,7 @@ NOTHING = "–"
 class Group:
     """The finished runs of one config on the same data, one a seed."""
 
-    label: str
-    """Its name in tables and plots, unique in its section."""
+    label: str  # In tables and plots, unique in its section.
     config: Record
     runs: list[Measured]
     apart: tuple[str, ...] = ()
@@ -48,7 +47,6 @@ class Group:
 
     @property
     def score(self) -> str:
-        """What its matrices hold."""
         return "accuracy" if self.config["score"] == "auto" else self.config["score"]
 
     @property
@@ -65,9 +63,8 @@ class Group:
 
     def settings(self) -> list[str]:
         """What it changes in its preset, and what tells it apart; the rate has its own column."""
-        elsewhere = (name for name in ("learning_rate", "evaluate_on") if name in self.config)
-        hidden = [_setting(self.config, name) for name in elsewhere]
-        changed = (_setting(self.config, name) for name in _changed(self.config))
+        hidden = [f"{name} {self.config.get(name)}" for name in ("learning_rate", "evaluate_on")]
+        changed = (f"{name} {self.config[name]}" for name in _changed(self.config))
         return [each for each in dict.fromkeys((*self.apart, *changed)) if each not in hidden]
 
     def mean_accuracy(self) -> np.ndarray:
@@ -97,7 +94,6 @@ class Section:
 
     @property
     def slug(self) -> str:
-        """Its name in file names and anchors."""
         return slug(self.title)
 
     @property
@@ -119,7 +115,7 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
     paths = {path.resolve(): path for path in reversed(find_runs(roots))}
     found = [read_measured(path) for path in sorted(paths.values())]
     unfinished = [run.path for run in found if not run.finished]
-    together: dict[tuple[Record, tuple[str, ...]], list[Measured]] = collections.defaultdict(list)
+    together = collections.defaultdict(list)
     for run in found:
         if run.finished:
             together[run.config, tuple(run.sources)].append(run)
@@ -132,7 +128,7 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
 
 def sections(groups: list[Group]) -> list[Section]:
     """Each stream by itself, and never runs on validation data beside runs on test data."""
-    found: dict[tuple[str, str, str], list[Group]] = collections.defaultdict(list)
+    found = collections.defaultdict(list)
     for group in groups:
         found[group.config["stream"], group.config["evaluate_on"], group.score].append(group)
     return [Section(*shared, those) for shared, those in found.items()]
@@ -151,10 +147,10 @@ def counterparts(without: Record, tagged: Record) -> bool:
     """
     if any(without[name] != tagged[name] for name in ("method", "epochs")):
         return False
-    pair = without["optimizer"], tagged["optimizer"]
+    plain, tag = without["optimizer"], tagged["optimizer"]
     # The paper's methods take steps of SGD; alone, TAG is held against what it sums.
-    method = tagged["method"] != "naive" and pair == ("sgd", "tag-rmsprop")
-    return f"tag-{pair[0]}" == pair[1] or method
+    with_method = tagged["method"] != "naive" and (plain, tag) == ("sgd", "tag-rmsprop")
+    return tag == f"tag-{plain}" or with_method
 
 
 def slug(name: str) -> str:
@@ -182,20 +178,14 @@ def _order(group: Group) -> tuple[Any, ...]:
     """Streams, methods and optimizers in the order in which the paper has them, those from outside
     behind; then settings, those next to the preset first."""
     config = group.config
+    places = []
+    for kind, name in _kind(group).items():
+        known = list(KINDS[kind][0]) if kind in KINDS else []
+        places.append((known.index(name), "") if name in known else (len(known), name))
     rate = config.get("learning_rate")
+    rate = rate if isinstance(rate, int | float) else 0
     rest = [str(value) for value in config.values()]
-    return (
-        *(_place(kind, name) for kind, name in _kind(group).items()),
-        rate if isinstance(rate, int | float) else 0,
-        len(_changed(config)),
-        rest,
-        group.runs[0].sources,
-    )
-
-
-def _place(kind: str, name: str) -> tuple[int, str]:
-    known = list(KINDS[kind][0]) if kind in KINDS else []
-    return (known.index(name), "") if name in known else (len(known), name)
+    return (*places, rate, len(_changed(config)), rest, group.runs[0].sources)
 
 
 def _labelled(groups: list[Group]) -> list[Group]:
@@ -205,8 +195,8 @@ def _labelled(groups: list[Group]) -> list[Group]:
         others = [other for other in groups if _kind(other) == _kind(group)]
         unlike = {*_changed(group.config), *foreign(group.config)}
         extra = [
-            _setting(group.config, name)
-            for name in group.config
+            f"{name} {value}"
+            for name, value in group.config.items()
             if name in unlike and len({other.config.get(name) for other in others}) > 1
         ]
         if len({tuple(g.runs[0].sources) for g in others if g.config == group.config}) > 1:
@@ -220,7 +210,3 @@ def _changed(config: Record) -> list[str]:
     """What differs from the preset."""
     papers = usual(config)
     return [name for name in config if config[name] != papers[name]]
-
-
-def _setting(config: Record, name: str) -> str:
-    return f"{name} {config[name]}"

@@ -1,10 +1,9 @@
 """Where runs come from, as they recorded it: command, commit, versions; and how to repeat them."""
 
 import collections
-import dataclasses
 import shlex
 from collections.abc import Sequence
-from typing import Any
+from typing import NamedTuple
 
 from train import files
 from train.errors import UserError
@@ -15,19 +14,17 @@ from train.run.records import Measured
 from train.settings import flag
 
 
-@dataclasses.dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Runs that were made alike."""
 
     command: str
-    facts: tuple[str, ...]
-    """Commit, versions, machine."""
+    facts: tuple[str, ...]  # Commit, versions, machine.
     runs: tuple[str, ...]
 
 
 def origins(section: Section) -> list[Origin]:
     """The runs of a section, those with the same record together."""
-    together: dict[tuple[str, tuple[str, ...]], list[str]] = collections.defaultdict(list)
+    together = collections.defaultdict(list)
     for group in section.groups:
         for run in group.runs:
             together[_record(run)].append(str(run.path))
@@ -50,17 +47,14 @@ def command(record: Record, seeds: Sequence[int]) -> str:
     for name, value in record.items():
         # Of what comes from outside nobody knows the defaults without importing it.
         if value != papers[name] or name in unknown:
-            words += _option(name, value)
+            match value:
+                case bool():
+                    words.append(flag(name if value else f"no_{name}"))
+                case tuple():
+                    words += [flag(name), *map(str, value)]
+                case _:
+                    words += [flag(name), str(value)]
     return shlex.join([*words, "--seeds", *map(str, seeds)])
-
-
-def _option(name: str, value: Any) -> list[str]:
-    match value:
-        case bool():
-            return [flag(name if value else f"no_{name}")]
-        case tuple():
-            return [flag(name), *map(str, value)]
-    return [flag(name), str(value)]
 
 
 def _record(run: Measured) -> tuple[str, tuple[str, ...]]:

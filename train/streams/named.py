@@ -1,6 +1,7 @@
 """The built-in streams by name: their settings, and how data sets become their tasks."""
 
 import dataclasses
+import functools
 import inspect
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
@@ -195,7 +196,7 @@ class PermutedMnist(SameClasses):
         pixels = self.image_shape[0] * self.image_shape[1]
         plans = [self._plan("identity", None)]
         for k in range(1, self.num_tasks):
-            permutation = transforms.Permutation(rng.permutation(pixels))
+            permutation = functools.partial(transforms.permuted, order=rng.permutation(pixels))
             plans.append(self._plan(f"permutation {k}", permutation))
         return plans
 

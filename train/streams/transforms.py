@@ -48,18 +48,13 @@ class Rotation:
         return total.astype(np.uint8).reshape(images.shape)
 
 
-class Permutation:
-    """Puts the pixels of every image into one fixed order, the channels of a pixel together.
+def permuted(images: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The pixels of every image in this order, the channels of a pixel together.
 
     >>> image = np.array([[1, 2], [3, 4]], np.uint8).reshape(1, 2, 2, 1)
-    >>> Permutation(np.array([3, 0, 1, 2]))(image)[0, :, :, 0]
+    >>> permuted(image, np.array([3, 0, 1, 2]))[0, :, :, 0]
     array([[4, 1],
            [2, 3]], dtype=uint8)
     """
-
-    def __init__(self, order: np.ndarray):
-        self._order = order
-
-    def __call__(self, images: np.ndarray) -> np.ndarray:
-        flat = images.reshape(len(images), -1, images.shape[-1])
-        return flat[:, self._order].reshape(images.shape)
+    flat = images.reshape(len(images), -1, images.shape[-1])
+    return flat[:, order].reshape(images.shape)

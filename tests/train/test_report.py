@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import rich.console
 
+from benchmarks.publish import command
 from train import paper, report
 from train.cli.main import RunCommand, main, parse
 from train.errors import UserError
@@ -21,7 +22,6 @@ from train.paper import presets
 from train.report import page, svg, tables
 from train.report.comparison import METRICS, compare, explanation, remarks, seeds_in_words
 from train.report.drawings import drawings, families, pairs
-from train.report.provenance import command
 from train.run.config import Config, Record
 from train.run.records import FILE, Matrices, write_matrices
 

@@ -51,10 +51,8 @@ class Method:
     under `jit`, with the task traced, and under `vmap` over seeds.
     """
 
-    joint: ClassVar[bool] = False
-    """All tasks are learned at once, and not one after another."""
-    needs_earlier_tasks: ClassVar[bool] = False
-    """With one task alone there would be nothing to do."""
+    joint: ClassVar[bool] = False  # All tasks are learned at once, and not one after another.
+    needs_earlier_tasks: ClassVar[bool] = False  # With one task alone there would be nothing to do.
     in_turn: ClassVar[bool] = False
     """A joint method: every epoch goes through one task after the other."""
 

@@ -37,14 +37,11 @@ class Problem(NamedTuple):
     mask: np.ndarray | None
     """bool[tasks, outputs]: the classes of each task; None where targets are no classes."""
     inputs: jax.ShapeDtypeStruct
-    targets: jax.ShapeDtypeStruct
-    """Of one example, as the stream keeps it."""
+    targets: jax.ShapeDtypeStruct  # Of one example, as the stream keeps it.
     scale: float | None
-    offset: float
-    """A network is fed scale * x + offset, or x as it is."""
+    offset: float  # A network is fed scale * x + offset, or x as it is.
     batch_size: int
-    over_devices: jax.sharding.NamedSharding | None = None
-    """Of the examples of a batch."""
+    over_devices: jax.sharding.NamedSharding | None = None  # Of the examples of a batch.
 
 
 def cross_entropy(outputs: jax.Array, targets: jax.Array) -> jax.Array:

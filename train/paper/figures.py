@@ -39,10 +39,8 @@ class Reference(NamedTuple):
 
     mean: float
     std: float
-    source: str
-    """The table, or the authors' log."""
-    note: str
-    """What to know when comparing; mostly empty."""
+    source: str  # The table, or the authors' log.
+    note: str  # What to know when comparing; mostly empty.
 
 
 AUTHORS_LOG = "the authors' log"
@@ -107,15 +105,13 @@ class _Key(NamedTuple):
 
     stream: str
     method: str
-    memory: int | None
-    """Examples a class, of A-GEM and ER."""
+    memory: int | None  # Examples a class, of A-GEM and ER.
     epochs: int
 
 
 @dataclasses.dataclass(frozen=True)
 class _Logged:
-    settings: dict[str, float]
-    """Values of what the paper tuned."""
+    settings: dict[str, float]  # Values of what the paper tuned.
     figures: dict[str, tuple[float, float]]
     complete_runs: int
 

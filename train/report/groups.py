@@ -4,11 +4,11 @@ import collections
 import dataclasses
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from train import paper
+from train import files, paper
 from train.errors import UserError
 from train.paper.presets import foreign, usual
 from train.run import metrics
@@ -106,6 +106,14 @@ class Section:
         return list(dict.fromkeys(lines))
 
 
+class Origin(NamedTuple):
+    """Runs that were made alike."""
+
+    command: str
+    facts: tuple[str, ...]  # Commit, versions, machine.
+    runs: tuple[str, ...]
+
+
 def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]:
     """Groups of finished runs below these directories, and the runs that are not finished."""
     for root in roots:
@@ -132,6 +140,34 @@ def sections(groups: list[Group]) -> list[Section]:
     for group in groups:
         found[group.config["stream"], group.config["evaluate_on"], group.score].append(group)
     return [Section(*shared, those) for shared, those in found.items()]
+
+
+def origins(section: Section) -> list[Origin]:
+    """The runs of a section, those with the same record together."""
+    together = collections.defaultdict(list)
+    for group in section.groups:
+        for run in group.runs:
+            together[_record(run)].append(str(run.path))
+    return [Origin(*record, tuple(paths)) for record, paths in together.items()]
+
+
+def _record(run: Measured) -> tuple[str, tuple[str, ...]]:
+    """What `environment.json` says; it may be missing or from another version."""
+    try:
+        found = files.read_json(run.path / "environment.json")
+    except (FileNotFoundError, UserError):
+        found = None
+    if not isinstance(found, dict):
+        return "", ("no record of how it was made",)
+    facts = [f"commit {found['commit']}"] if found.get("commit") else []
+    packages = found.get("packages")
+    if isinstance(packages, dict):
+        facts += [f"{name} {version}" for name, version in packages.items()]
+    for name, words in (("python", "Python {}"), ("platform", "{}"), ("cores", "{} cores")):
+        facts += [words.format(found[name])] if found.get(name) else []
+    devices = found.get("devices")
+    facts += map(str, devices) if isinstance(devices, list) else []
+    return str(found.get("command", "")), tuple(facts)
 
 
 def counterparts(without: Record, tagged: Record) -> bool:

@@ -18,8 +18,7 @@ from train.report.comparison import (
     seeds_in_words,
 )
 from train.report.drawings import Drawing
-from train.report.groups import Group, Section
-from train.report.provenance import origins
+from train.report.groups import Group, Section, origins
 
 MADE_BY = "Made by <code>python -m train report</code>"
 """Tells a report from any other page."""

@@ -34,8 +34,7 @@ class Arrays:
 
     images: np.ndarray
     """uint8[n, height, width, channels], memory-mapped where it comes from the cache."""
-    labels: np.ndarray
-    """int64[n], classes of the data set."""
+    labels: np.ndarray  # int64[n], classes of the data set.
 
     def __len__(self) -> int:
         return len(self.labels)

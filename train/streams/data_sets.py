@@ -22,21 +22,17 @@ class Source(NamedTuple):
     train: Arrays
     test: Arrays
     class_names: Sequence[str]
-    line: str
-    """For the record: name, version and size."""
+    line: str  # For the record: name, version and size.
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    name: str
-    """As in tensorflow-datasets."""
+    name: str  # As in tensorflow-datasets.
     num_classes: int
     full_size: tuple[int, int]
     """Training and test examples of the whole data set: fewer are called a subset."""
-    manual: str = ""
-    """What the user must bring, for our own builders; empty where TFDS downloads."""
-    embedded: bool = False
-    """It comes with scikit-learn: nothing to prepare or to cache."""
+    manual: str = ""  # What the user must bring, for our own builders; empty where TFDS downloads.
+    embedded: bool = False  # It comes with scikit-learn: nothing to prepare or to cache.
 
     def is_subset(self, num_train: int, num_test: int) -> bool:
         return num_train + num_test < sum(self.full_size)

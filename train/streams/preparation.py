@@ -124,19 +124,15 @@ class DataStatus(NamedTuple):
 
     stream: str
     data_set: str
-    looked_in: Sequence[pathlib.Path]
-    """Empty where the data come with scikit-learn."""
-    present: bool
-    """Whether the stream can read it as it is."""
+    looked_in: Sequence[pathlib.Path]  # Empty where the data come with scikit-learn.
+    present: bool  # Whether the stream can read it as it is.
     num_train: int = 0
     num_test: int = 0
     found: pathlib.Path | None = None
     version: str = ""
     file_format: str = ""
-    num_bytes: int = 0
-    """Of the prepared files."""
-    subset: bool = False
-    """Whether there are fewer examples than in the whole data set."""
+    num_bytes: int = 0  # Of the prepared files.
+    subset: bool = False  # Whether there are fewer examples than in the whole data set.
 
 
 def data_status(data_dirs: Directories = None) -> list[DataStatus]:

@@ -6,7 +6,6 @@ way, or loses the race against another process, leaves no entry that looks whole
 """
 
 import contextlib
-import dataclasses
 import hashlib
 import os
 import pathlib
@@ -14,6 +13,7 @@ import sys
 import tempfile
 import zlib
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -28,26 +28,16 @@ _DECODING = "1"
 _CHECKSUM = "crc32"
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrays:
+class Arrays(NamedTuple):
     """One split of a data set."""
 
-    images: np.ndarray
-    """uint8[n, height, width, channels], memory-mapped where it comes from the cache."""
+    images: np.ndarray  # uint8[n, height, width, channels], memory-mapped if from the cache.
     labels: np.ndarray  # int64[n], classes of the data set.
-
-    def __len__(self) -> int:
-        return len(self.labels)
 
 
 def cache_directory(cache_dir: Directory | None = None) -> pathlib.Path:
-    """The argument, else TAG_OPTAX_CACHE, else `tag_optax` in the user's cache directory.
-
-    >>> cache_directory("/scratch/cache").name
-    'cache'
-    """
-    if cache_dir is None:
-        cache_dir = os.environ.get("TAG_OPTAX_CACHE")
+    """The argument, else TAG_OPTAX_CACHE, else `tag_optax` in the user's cache directory."""
+    cache_dir = cache_dir or os.environ.get("TAG_OPTAX_CACHE")
     if not cache_dir:
         cache_dir = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "tag_optax"
     return files.at_home(cache_dir)
@@ -56,11 +46,8 @@ def cache_directory(cache_dir: Directory | None = None) -> pathlib.Path:
 def entry(
     data: Prepared, split: str, image_shape: tuple[int, int, int], cache_dir: pathlib.Path
 ) -> pathlib.Path:
-    """Where the decoded split is kept.
-
-    The digest tells a subset from the whole data set of the same version, and data that were
-    prepared anew from those they replace.
-    """
+    """Where the decoded split is kept. The digest tells a subset from the whole data set of the
+    same version, and data that were prepared anew from those they replace."""
     part = data.splits[split]
     identity = [_DECODING, part.num_bytes, *part.shard_lengths]
     digest = hashlib.sha256(" ".join(map(str, identity)).encode()).hexdigest()[:10]
@@ -88,7 +75,20 @@ def load(
                 ):
                     path.rename(pathlib.Path(discarded) / path.name)
         print(f"decoding {data.name} {split}: {shape[0]} images, once", file=sys.stderr)
-        return _build(path, shape, decode.blocks(data, split, image_shape))
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir, prefix=f".{path.name}-") as workshop:
+            unfinished = pathlib.Path(workshop) / path.name
+            unfinished.mkdir()
+            _write(unfinished, shape, decode.blocks(data, split, image_shape))
+            # Opened before it moves: the maps outlive both a rename and a deletion.
+            arrays = _open(unfinished, shape)
+            try:
+                unfinished.rename(path)
+            except OSError:
+                # Another process was first, and has written the same arrays.
+                if not path.exists():
+                    raise
+            return arrays
     except OSError as error:
         raise UserError(
             f"Cannot keep decoded images in {cache_dir}: {error.strerror or error}. "
@@ -107,23 +107,6 @@ def _open(path: pathlib.Path, shape: Sequence[int]) -> Arrays:
     if (path / _CHECKSUM).read_text() != f"{zlib.crc32(labels, zlib.crc32(images)):08x}\n":
         raise ValueError("its checksum is another one")
     return Arrays(images, labels)
-
-
-def _build(path: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> Arrays:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as workshop:
-        unfinished = pathlib.Path(workshop) / path.name
-        unfinished.mkdir()
-        _write(unfinished, shape, blocks)
-        # Opened before it moves: the maps outlive both a rename and a deletion.
-        arrays = _open(unfinished, shape)
-        try:
-            unfinished.rename(path)
-        except OSError:
-            # Another process was first, and has written the same arrays.
-            if not path.exists():
-                raise
-        return arrays
 
 
 def _write(directory: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> None:

@@ -52,22 +52,19 @@ class DataSet:
                 cache.load(found, split, image_shape, cache_dir) for split in prepared.SPLITS
             )
             names, origin = found.class_names(self.num_classes), found.version
-        self._check_labels("train", train.labels)
-        self._check_labels("test", test.labels)
-        return Source(train, test, names, record(self, origin, len(train), len(test)))
-
-    def _check_labels(self, split: str, labels: np.ndarray) -> None:
-        wrong = labels[(labels < 0) | (labels >= self.num_classes)]
-        if len(wrong):
-            raise UserError(
-                f"{self.name} {split} has the label {wrong[0]}, outside the "
-                f"{self.num_classes} classes that are expected."
-            )
-        absent = np.setdiff1d(np.arange(self.num_classes), labels)
-        if len(absent):
-            raise UserError(
-                f"{self.name} has no {split} example of class {', '.join(map(str, absent))}."
-            )
+        for split, labels in (("train", train.labels), ("test", test.labels)):
+            wrong = labels[(labels < 0) | (labels >= self.num_classes)]
+            if len(wrong):
+                raise UserError(
+                    f"{self.name} {split} has the label {wrong[0]}, outside the "
+                    f"{self.num_classes} classes that are expected."
+                )
+            absent = np.setdiff1d(np.arange(self.num_classes), labels)
+            if len(absent):
+                classes = ", ".join(map(str, absent))
+                raise UserError(f"{self.name} has no {split} example of class {classes}.")
+        sizes = len(train.labels), len(test.labels)
+        return Source(train, test, names, record(self, origin, *sizes))
 
 
 @functools.cache
@@ -113,8 +110,7 @@ DATA_SETS = {
 
 
 def record(data_set: DataSet, origin: str, num_train: int, num_test: int) -> str:
-    """Name, version and size.
-
+    """
     >>> record(DATA_SETS["cifar100"], "3.0.2", 500, 100)
     'cifar100 3.0.2 (500 + 100, a subset of 50000 + 10000)'
     """

@@ -1,11 +1,10 @@
-"""Images as files and as arrays: what a prepared data set holds in, blocks of uint8 out; and what
-goes into a data set, checked and encoded."""
+"""Images as files and as arrays: what a prepared data set holds, and what goes into one."""
 
 import concurrent.futures
 import contextlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,7 +22,16 @@ _MODES = {1: "L", 3: "RGB"}
 def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blocks:
     """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
     try:
-        yield from _blocks(_open(data, split), image_shape)
+        import tensorflow_datasets as tfds  # Half a second, and not needed once the cache is there.
+
+        builder: Any = tfds.builder_from_directory(data.directory)
+        features = builder.info.features
+        encoded = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+        if "image" not in encoded or "label" not in features:
+            raise ValueError("it has no image and label")
+        # Pillow decodes and resizes them.
+        skip = {key: tfds.decode.SkipDecoding() for key in encoded}
+        yield from _blocks(builder.as_data_source(split, decoders=skip), image_shape)
     except MemoryError:
         raise
     except Exception as error:
@@ -32,19 +40,6 @@ def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blo
             f"{data.name} in {data.directory} cannot be read ({error}). "
             "Delete that directory and prepare the data set again."
         ) from error
-
-
-def _open(data: Prepared, split: str) -> Sequence[dict[str, Any]]:
-    """The records of a split, with the images still encoded: Pillow decodes and resizes them."""
-    import tensorflow_datasets as tfds  # Half a second, and not needed once the cache is there.
-
-    builder: Any = tfds.builder_from_directory(data.directory)
-    features = builder.info.features
-    encoded = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
-    if "image" not in encoded or "label" not in features:
-        raise ValueError("it has no image and label")
-    skip = {key: tfds.decode.SkipDecoding() for key in encoded}
-    return builder.as_data_source(split, decoders=skip)
 
 
 def _blocks(source: Any, image_shape: tuple[int, int, int]) -> Blocks:
@@ -103,7 +98,6 @@ def encoded(content: bytes, size: tuple[int, int], mode: str) -> bytes | None:
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """uint8[height, width] or [height, width, 3] as PNG."""
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "png")
     return buffer.getvalue()

@@ -79,8 +79,8 @@ def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
 @contextlib.contextmanager
 def _leaving_nothing(directory: pathlib.Path, name: str) -> Iterator[None]:
     """Where a preparation fails, removes the directories that it made and left empty."""
-    downloads = directory / "downloads"
-    paths = (downloads / "extracted", downloads, directory / name, directory, *directory.parents)
+    made = ("downloads/extracted", "downloads", name)
+    paths = (*(directory / each for each in made), directory, *directory.parents)
     absent = [path for path in paths if not path.exists()]
     try:
         yield
@@ -92,7 +92,6 @@ def _leaving_nothing(directory: pathlib.Path, name: str) -> Iterator[None]:
 
 
 def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -> None:
-    """Runs one builder; what the user can mend comes out as `UserError`."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
@@ -101,11 +100,8 @@ def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -
     )
     try:
         _builder(data_set, directory).download_and_prepare(download_config=config)
-    except (
-        OSError,  # Includes what `requests` raises.
-        tfds.download.DownloadError,
-        NonMatchingChecksumError,
-    ) as error:
+    # The first is also what `requests` raises.
+    except (OSError, tfds.download.DownloadError, NonMatchingChecksumError) as error:
         raise UserError(f"{data_set.name} could not be prepared in {directory}: {error}") from error
 
 
@@ -136,12 +132,7 @@ class DataStatus(NamedTuple):
 
 
 def data_status(data_dirs: Directories = None) -> list[DataStatus]:
-    """Every data set of every stream, in the order of the registry.
-
-    >>> digits = data_status(["/nowhere"])[-1]
-    >>> digits.stream, digits.data_set, digits.present
-    ('rotated-digits', 'digits', True)
-    """
+    """Every data set of every stream, in the order of the registry."""
     directories = tuple(prepared.data_directories(data_dirs))
     return [
         _status(stream.name, DATA_SETS[name], directories)

@@ -27,11 +27,7 @@ def accuracy_along_stream(
 ) -> Figure:
     """The average accuracy A_t of each method, ``curves[method][seed, t]``, task by task.
 
-    A ``narrow`` figure, for a screen held upright, has its legend below.
-
-    >>> accuracy_along_stream({"sgd": [[0.9, 0.7]]}, title="Stream").axes[0].get_ylabel()
-    'average accuracy (%)'
-    """
+    A ``narrow`` figure, for a screen held upright, has its legend below."""
     size = (look.NARROW, 3.4 + 0.19 * (len(curves) + 1)) if narrow else (look.WIDE, 4.8)
     figure = look.blank(*size, title)
     axes = look.plain(figure.add_subplot())
@@ -52,11 +48,7 @@ def accuracy_matrix(
 ) -> Figure:
     """A heat map of ``a[t, s]`` (or ``a[seed, t, s]``): the accuracy on task s after task t.
 
-    A name may be empty. ``limits``, in what is drawn, give several figures one colour scale.
-
-    >>> accuracy_matrix([[0.9, np.nan], [0.5, 0.8]], ["a", "b"], title="A").axes[0].get_xlabel()
-    'evaluated on task'
-    """
+    A name may be empty. ``limits``, in what is drawn, give several figures one colour scale."""
     names = [look.wrap(name) for name in task_names]
     tasks = len(names)
     factor, unit = _shown(score)
@@ -99,11 +91,7 @@ def accuracy_matrix(
 def alpha(alpha_matrix: ArrayLike, *, title: str, b: float | None) -> Figure:
     """Every ``alpha[t, s]`` with s != t, and its range over s for each task t of the stream.
 
-    Without a ``b`` the figure does not say between which ends the weights may lie.
-
-    >>> alpha([[0.1, np.nan], [0.5, 0.1]], title="Alpha", b=5).axes[0].get_yscale()
-    'log'
-    """
+    Without a ``b`` the figure does not say between which ends the weights may lie."""
     matrix = _weights(alpha_matrix)
     figure = look.blank(look.WIDE, 4.5, title)
     axes = look.plain(figure.add_subplot())
@@ -127,13 +115,7 @@ def alpha_and_accuracy(
 ) -> Figure:
     """One task s as the stream goes on: ``alpha[t, s]`` above, its accuracy below.
 
-    ``curves[method][seed, t]`` is the accuracy ``a[t, s]``; both start where s is learned.
-
-    >>> curves = {"tag": [[0.9, 0.7]]}
-    >>> figure = alpha_and_accuracy([[0.1, np.nan], [0.5, 0.1]], curves, 0, title="Task 1", b=5)
-    >>> [axes.get_ylabel() for axes in figure.axes]
-    ['α(t, 1) (log scale)', 'accuracy on task 1 (%)']
-    """
+    ``curves[method][seed, t]`` is the accuracy ``a[t, s]``; both start where s is learned."""
     matrix = _weights(alpha_matrix)
     tasks = len(matrix)
     since = np.arange(tasks) >= s
@@ -169,12 +151,7 @@ def method_bars(
 
     ``unit`` is the quantity with its unit; ``reference`` gives mean and standard deviation of the
     paper for some methods. The bars of some may be ``hatched``, and all be ``in_order`` as they are
-    given. A ``narrow`` figure is without the numbers beside the bars.
-
-    >>> figure = method_bars({"sgd": [51.0, 53.0], "tag": [62.0]}, title="M", unit="accuracy (%)")
-    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    ['tag', 'sgd']
-    """
+    given. A ``narrow`` figure is without the numbers beside the bars."""
     reference = reference or {}
     results = {name: _over_seeds(seeds) for name, seeds in values.items()}
     sign = 1 if lower_is_better else -1

@@ -171,16 +171,7 @@ def _record(run: Measured) -> tuple[str, tuple[str, ...]]:
 
 
 def counterparts(without: Record, tagged: Record) -> bool:
-    """Whether one is the other without TAG, as the paper pairs them.
-
-    >>> from train.paper.presets import preset
-    >>> tag = preset("split-cub", "tag-rmsprop").record
-    >>> [counterparts(preset("split-cub", name).record, tag) for name in ("sgd", "rmsprop")]
-    [False, True]
-    >>> counterparts(preset("split-cub", "sgd", "er").record,
-    ...     preset("split-cub", "tag-rmsprop", "er").record)
-    True
-    """
+    """Whether one is the other without TAG, as the paper pairs them."""
     if any(without[name] != tagged[name] for name in ("method", "epochs")):
         return False
     plain, tag = without["optimizer"], tagged["optimizer"]

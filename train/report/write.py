@@ -98,14 +98,7 @@ def illustrated(
 def save(figure: Figure, path: pathlib.Path) -> None:
     """Writes a PNG that is small enough to be kept beside a text.
 
-    The same figure gives the same bytes.
-
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty.png"
-    >>> save(Figure(figsize=(4, 3)), path)
-    >>> with PIL.Image.open(path) as picture:
-    ...     picture.size
-    (600, 450)
-    """
+    The same figure gives the same bytes."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=150)
     # A plot has few colours: with a palette it takes a third of the bytes.

@@ -57,13 +57,7 @@ def _blocks(source: Any, image_shape: tuple[int, int, int]) -> Blocks:
 
 
 def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarray:
-    """An encoded image as uint8 of this shape: grey or RGB, resized where it must be.
-
-    >>> buffer = io.BytesIO()
-    >>> Image.new("L", (2, 2), 7).save(buffer, "png")
-    >>> decode_image(buffer.getvalue(), (1, 1, 3))
-    array([[[7, 7, 7]]], dtype=uint8)
-    """
+    """An encoded image as uint8 of this shape: grey or RGB, resized where it must be."""
     height, width, channels = image_shape
     with Image.open(io.BytesIO(encoded)) as image:
         image = image.convert(_MODES[channels])
@@ -73,15 +67,7 @@ def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarra
 
 
 def encoded(content: bytes, size: tuple[int, int], mode: str) -> bytes | None:
-    """The image as it is if size and mode fit, else converted to PNG; None if it is unreadable.
-
-    >>> encoded(b"not an image", (28, 28), "L") is None
-    True
-    >>> large = png(np.zeros((5, 5, 3), np.uint8))
-    >>> with Image.open(io.BytesIO(encoded(large, (2, 2), "L"))) as small:
-    ...     small.size, small.mode
-    ((2, 2), 'L')
-    """
+    """The image as it is if size and mode fit, else converted to PNG; None if it is unreadable."""
     try:
         with _bombs_refused(), Image.open(io.BytesIO(content)) as image:
             image.load()

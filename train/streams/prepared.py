@@ -49,11 +49,7 @@ class Prepared:
 
 
 def data_directories(data_dirs: Directories = None) -> list[pathlib.Path]:
-    """Where prepared data are looked for, in this order.
-
-    >>> [path.name for path in data_directories(["/data/one", "/data/two"])]
-    ['one', 'two']
-    """
+    """Where prepared data are looked for, in this order."""
     if isinstance(data_dirs, str | os.PathLike):
         data_dirs = [data_dirs]
     if not data_dirs:

@@ -9,13 +9,7 @@ class Rotation:
     """Turns images counter-clockwise about their centre, bilinear, with black outside.
 
     Every pixel of the result is a weighted sum of four pixels; which and how much is worked out
-    once. Multiples of 90 degrees move pixels exactly.
-
-    >>> image = np.array([[1, 2], [3, 4]], np.uint8).reshape(1, 2, 2, 1)
-    >>> Rotation((2, 2), 90)(image)[0, :, :, 0]
-    array([[2, 4],
-           [1, 3]], dtype=uint8)
-    """
+    once. Multiples of 90 degrees move pixels exactly."""
 
     def __init__(self, size: tuple[int, int], degrees: float):
         height, width = size
@@ -49,12 +43,6 @@ class Rotation:
 
 
 def permuted(images: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """The pixels of every image in this order, the channels of a pixel together.
-
-    >>> image = np.array([[1, 2], [3, 4]], np.uint8).reshape(1, 2, 2, 1)
-    >>> permuted(image, np.array([3, 0, 1, 2]))[0, :, :, 0]
-    array([[4, 1],
-           [2, 3]], dtype=uint8)
-    """
+    """The pixels of every image in this order, the channels of a pixel together."""
     flat = images.reshape(len(images), -1, images.shape[-1])
     return flat[:, order].reshape(images.shape)

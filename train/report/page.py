@@ -5,18 +5,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 import tag_optax
-from train.report import svg
-from train.report.comparison import (
-    LINK,
-    PAPER,
-    Comparison,
-    Rows,
-    explanation,
-    metrics_of,
-    remarks,
-    rows,
-    seeds_in_words,
-)
+from train.report import comparison, svg
+from train.report.comparison import Comparison, Rows
 from train.report.drawings import Drawing
 from train.report.groups import Group, Section, origins
 
@@ -27,7 +17,7 @@ _STYLE = pathlib.Path(__file__).with_name("page.css")
 
 def page(sections: Sequence[Section], parts: Sequence[str]) -> str:
     """The whole document, of what `section_part` has made of each section."""
-    paper = f'<p>The paper: <a href="{LINK}">{escape(PAPER)}</a>.</p>'
+    paper = f'<p>The paper: <a href="{comparison.LINK}">{escape(comparison.PAPER)}</a>.</p>'
     lines = [
         "<!DOCTYPE html>",
         '<html lang="en">',
@@ -41,7 +31,7 @@ def page(sections: Sequence[Section], parts: Sequence[str]) -> str:
         "<body>",
         "<header>",
         "<h1>Results</h1>",
-        *(f"<p>{escape(text)}</p>" for text in explanation(sections)),
+        *(f"<p>{escape(text)}</p>" for text in comparison.explanation(sections)),
     ]
     if len(sections) > 1:
         lines.append('<nav aria-label="Sections"><ul>')
@@ -66,7 +56,7 @@ def page(sections: Sequence[Section], parts: Sequence[str]) -> str:
 def section_part(section: Section, figures: Sequence[str], details: Sequence[str]) -> str:
     """A section, with its plots from `figure`: those that compare groups, and those of single
     ones."""
-    found, notes = rows(section)
+    found, notes = comparison.rows(section)
     lines = [
         f'<section id="{section.slug}" aria-labelledby="{section.slug}-title">',
         f'<h2 id="{section.slug}-title">{escape(section.title)}</h2>',
@@ -77,11 +67,11 @@ def section_part(section: Section, figures: Sequence[str], details: Sequence[str
         for note, number in notes.items():
             lines.append(f'<li id="{section.slug}-note-{number}">{escape(note)}</li>')
         lines.append("</ol>")
-    remarked = remarks(section)
+    remarked = comparison.remarks(section)
     if remarked:
         lines += ['<ul class="remarks">', *(f"<li>{escape(r)}</li>" for r in remarked), "</ul>"]
     lines += [
-        f'<p class="facts"><b>Seeds</b> {escape(seeds_in_words(section))}. '
+        f'<p class="facts"><b>Seeds</b> {escape(comparison.seeds_in_words(section))}. '
         f"<b>Data</b> {escape('; '.join(section.sources()))}.</p>",
         *_figures(figures),
     ]
@@ -132,7 +122,7 @@ def _runs(section: Section) -> list[str]:
 
 def _table(section: Section, found: Rows, notes: Mapping[str, int]) -> list[str]:
     title = escape(f"{section.title}: means over seeds at the end of the stream")
-    metrics = metrics_of(section.score)
+    metrics = comparison.metrics_of(section.score)
     down = ' rowspan="2"' if section.compared else ""
     columns = [f'<th scope="col" class="name"{down}>method</th>']
     columns += [f'<th scope="col"{down}>{name}</th>' for name in ("rate", "seeds")]

@@ -10,15 +10,7 @@ import rich.box
 import rich.table
 from rich.text import Text
 
-from train.report.comparison import (
-    METRICS,
-    compare,
-    explanation,
-    metrics_of,
-    remarks,
-    rows,
-    seeds_in_words,
-)
+from train.report import comparison
 from train.report.groups import NOTHING, Group, Section
 from train.run import metrics
 
@@ -32,7 +24,7 @@ def table(section: Section) -> rich.table.Table:
     shown = rich.table.Table(
         title=Text(section.title),
         title_justify="left",
-        caption=Text("\n".join(remarks(section))),
+        caption=Text("\n".join(comparison.remarks(section))),
         caption_justify="left",
         box=rich.box.SIMPLE_HEAD,
         padding=0,
@@ -40,13 +32,13 @@ def table(section: Section) -> rich.table.Table:
     )
     naive = all(group.config["method"] == "naive" for group in section.groups)
     shown.add_column("optimizer" if naive else "method", overflow="fold")
-    known = metrics_of(section.score)
-    chosen = known if known == METRICS and not section.compared else known[:2]
+    known = comparison.metrics_of(section.score)
+    chosen = known if known == comparison.METRICS and not section.compared else known[:2]
     for heading in ("rate", "seeds"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for metric in chosen:
         # Only a score's name may be long.
-        heading, short = Text(metric.heading), metric in METRICS
+        heading, short = Text(metric.heading), metric in comparison.METRICS
         shown.add_column(heading, justify="right", no_wrap=short, overflow="fold")
         if section.compared:
             shown.add_column("paper", justify="right", no_wrap=True)
@@ -55,7 +47,7 @@ def table(section: Section) -> rich.table.Table:
         # A Text, since brackets in a label are no markup.
         cells: list[str | Text] = [Text(group.label), group.rate, str(len(group.runs))]
         for metric in chosen:
-            found = compare(group, metric)
+            found = comparison.compare(group, metric)
             cells.append(found.measured_text())
             if section.compared:
                 figure = found.reference
@@ -66,7 +58,7 @@ def table(section: Section) -> rich.table.Table:
 
 def opening(sections: Sequence[Section]) -> list[str]:
     """The title of a page in Markdown, and how to read its tables."""
-    paragraphs = [escape(paragraph) for paragraph in explanation(sections)]
+    paragraphs = [escape(paragraph) for paragraph in comparison.explanation(sections)]
     return [line for paragraph in ("# Results", *paragraphs) for line in (paragraph, "")]
 
 
@@ -74,13 +66,14 @@ def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
     """A section in Markdown: heading, table, notes, sources and plots, by their titles the files
     that show them."""
     table, notes = _table(section)
+    sources = escape("; ".join(section.sources()))
     numbered = [f"{str(n).translate(_RAISED)} {escape(text)}" for text, n in notes.items()]
     parts = [
         [f"## {section.title}"],
         table,
         ["  \n".join(numbered)] if numbered else [],
-        [f"- {escape(remark)}" for remark in remarks(section)],
-        [f"Seeds: {seeds_in_words(section)}. Data: {escape('; '.join(section.sources()))}."],
+        [f"- {escape(remark)}" for remark in comparison.remarks(section)],
+        [f"Seeds: {comparison.seeds_in_words(section)}. Data: {sources}."],
         [f"![{escape(title)}]({file})" for title, file in plots.items()],
     ]
     return [line for part in parts if part for line in (*part, "")]
@@ -88,11 +81,11 @@ def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
 
 def _table(section: Section) -> tuple[list[str], dict[str, int]]:
     headings = ["method", "optimizer", "settings", "rate", "seeds"]
-    for metric in metrics_of(section.score):
+    for metric in comparison.metrics_of(section.score):
         headings += [metric.heading, "paper", "Δ"] if section.compared else [metric.heading]
     # Names to the left, numbers to the right.
     table = [headings, ["---"] * 3 + ["---:"] * (len(headings) - 3)]
-    found, notes = rows(section)
+    found, notes = comparison.rows(section)
     for group, compared in found:
         names = group.config["method"], group.config["optimizer"], ", ".join(group.settings())
         cells = [*names, group.rate, str(len(group.runs))]
@@ -119,7 +112,7 @@ def escape(text: str) -> str:
 
 def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a run, at full precision; accuracies as fractions."""
-    fields = [metric.field for metric in METRICS]
+    fields = [metric.field for metric in comparison.METRICS]
     lines = [[*_GROUP, "label", "seed", *fields, "run"]]
     for group in groups:
         for run in group.runs:
@@ -138,8 +131,8 @@ def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
         settings = ", ".join(group.settings())
         start = [*_names(group), group.label, settings, group.complete, len(group.runs)]
         own_unit = "fraction" if group.score == "accuracy" else group.score
-        for metric in metrics_of(group.score):
-            found = compare(group, metric)
+        for metric in comparison.metrics_of(group.score):
+            found = comparison.compare(group, metric)
             mean, std, source, note = found.reference or (math.nan, math.nan, "", "")
             numbers = found.mean, found.std, mean, std, found.difference
             end = [*map(_number, numbers), source, note]

@@ -11,7 +11,7 @@ import optax
 
 from train import settings
 from train.errors import UserError
-from train.methods.problem import Batch, Problem, mean_loss
+from train.methods.problem import Array, Batch, Problem, mean_loss
 
 Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
@@ -39,8 +39,7 @@ class Gradient(NamedTuple):
     grads: Any
     stats: Any
     memory: Any  # what the method keeps for the next step
-    extra_args: Mapping[str, Any] = MappingProxyType({})
-    """For the transformation that the method chains."""
+    extra_args: Mapping[str, Any] = MappingProxyType({})  # for the transformation that it chains
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,8 +52,7 @@ class Method:
 
     joint: ClassVar[bool] = False  # All tasks are learned at once, and not one after another.
     needs_earlier_tasks: ClassVar[bool] = False  # With one task alone there would be nothing to do.
-    in_turn: ClassVar[bool] = False
-    """A joint method: every epoch goes through one task after the other."""
+    in_turn: ClassVar[bool] = False  # A joint one: an epoch goes through the tasks in turn.
 
     def __post_init__(self) -> None:
         settings.check_numbers(self)
@@ -90,13 +88,9 @@ class Method:
         """How many of these it is given in one call, at most."""
         return batch_size
 
-    def revisit(
-        self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
-    ) -> TrainState:
-        """What the method keeps of a finished task, a few of its examples at a time.
-
-        Weights add up to 1 over all examples revisited; those without weight are filling.
-        """
+    def revisit(self, problem: Problem, state: TrainState, batch: Batch, task: Array) -> TrainState:
+        """What the method keeps of a finished task, a few of its examples at a time: weights add up
+        to 1 over all examples revisited, and those without weight are filling."""
         raise NotImplementedError(f"{type(self).__name__} revisits nothing")
 
 
@@ -104,11 +98,8 @@ def loss_and_gradient(
     problem: Problem, params: Any, stats: Any, batch: Batch, key: jax.Array
 ) -> tuple[tuple[jax.Array, Any], Any]:
     """((mean loss, new statistics), gradient) of a batch."""
-
-    def loss_of(params: Any) -> tuple[jax.Array, Any]:
-        return mean_loss(problem, params, stats, batch, key)
-
-    return jax.value_and_grad(loss_of, has_aux=True)(params)
+    learn = jax.value_and_grad(mean_loss, argnums=1, has_aux=True)
+    return learn(problem, params, stats, batch, key)
 
 
 def stats_if_any(drawn: Batch, after: Any, before: Any) -> Any:

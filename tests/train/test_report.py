@@ -427,11 +427,15 @@ def test_drawings_of_many_groups(many):
 
 def test_a_hatched_bar_follows_the_page(many):
     (drawing,) = (found for found in drawings(many, lambda group: False) if "pairs-a" in found.name)
-    text = svg.inline(drawing.figure, "name", "title")
+    text = svg.inline(drawing.figure, "name", "<title>")
+    assert text.startswith("<svg")
+    assert "<title>&lt;title&gt;</title>" in text
+    assert "var(--ink)" in text
+    assert "font-family" not in text
     (pattern,) = re.findall(r'<pattern[^>]*id="(.*?)".*?</pattern>', text)
     assert text.count(f"url(#{pattern})") == 4  # A bar with TAG each.
     assert pattern.startswith("name-")
-    assert "#8ccbef" not in text.lower()
+    assert not re.search("#8ccbef|#222222", text.lower())
 
 
 def test_two_groups_are_not_drawn_as_a_pair_too(tmp_path):

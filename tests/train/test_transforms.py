@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 
-from train.streams.transforms import Rotation, permuted
+from train.streams.named import Rotation, permuted
 
 
 @pytest.mark.parametrize("degrees", [30, 60, 90, 120, 210, 330, 17])

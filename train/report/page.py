@@ -112,8 +112,7 @@ def _runs(section: Section) -> list[str]:
         lines.append("<li>")
         if origin.command:
             lines.append(f"<p><code>{escape(origin.command)}</code></p>")
-        lines.append(f"<p>{escape('; '.join(origin.facts))}</p>")
-        lines.append("<ul>")
+        lines += [f"<p>{escape('; '.join(origin.facts))}</p>", "<ul>"]
         lines += [f"<li>{escape(path)}</li>" for path in origin.runs]
         lines += ["</ul>", "</li>"]
     count = sum(len(group.runs) for group in section.groups)

@@ -27,13 +27,7 @@ _VARIABLES = {
 
 
 def inline(figure: Figure, name: str, title: str) -> str:
-    """The figure without its title, which the page writes, as an element `<svg>`.
-
-    >>> from train import plots
-    >>> text = inline(plots.accuracy_along_stream({"a": [[0.5]]}, title="A"), "a", "<A>")
-    >>> text[:4], "<title>&lt;A&gt;</title>" in text, "#222222" in text
-    ('<svg', True, False)
-    """
+    """The figure without its title, which the page writes, as an element `<svg>`."""
     figure.suptitle("")
     written = io.StringIO()
     # Text stays text, in the page's own font; the salt makes identifiers repeat.
@@ -48,7 +42,10 @@ def inline(figure: Figure, name: str, title: str) -> str:
             fill, rest = element.attrib.pop("fill"), element.get("style", "")
             element.set("style", f"fill: {fill}; {rest}")
         if "style" in element.attrib:
-            element.set("style", _styled(element.attrib["style"]))
+            style = re.sub(r"font-family: [^;]*;? ?", "", element.attrib["style"])  # The page's.
+            for colour, variable in _VARIABLES.items():
+                style = re.sub(colour, f"var({variable})", style, flags=re.IGNORECASE)
+            element.set("style", style)
     width, height = root.attrib.pop("width"), root.attrib.pop("height")
     root.attrib.pop("version", None)
     root.set("role", "img")
@@ -93,17 +90,6 @@ def _rename(root: ET.Element, name: str) -> None:
         found = element.attrib.pop("id", None)
         if found in used:
             element.set("id", f"{name}-{found}")
-
-
-def _styled(style: str) -> str:
-    """Without the font, which is the page's.
-
-    >>> _styled("font-size: 9px; font-family: 'DejaVu Sans', sans-serif; fill: #222222")
-    'font-size: 9px; fill: var(--ink)'
-    """
-    for colour, variable in _VARIABLES.items():
-        style = re.sub(colour, f"var({variable})", style, flags=re.IGNORECASE)
-    return re.sub(r"font-family: [^;]*;? ?", "", style)
 
 
 def _pixels(points: str) -> int:

@@ -59,10 +59,8 @@ def data_directories(data_dirs: Directories = None) -> list[pathlib.Path]:
 
 
 def find(name: str, directories: Sequence[pathlib.Path]) -> Prepared | None:
-    """The first readable copy of a data set, else an unreadable one, else None.
-
-    Of several versions in one directory the newest is taken.
-    """
+    """The first readable copy of a data set, else an unreadable one, else None; in a directory the
+    newest version comes first."""
     copies: list[Prepared] = []
     for directory in directories:
         versions = {

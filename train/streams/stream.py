@@ -347,7 +347,7 @@ def _num_outputs(task: Task) -> int:
 
 
 def _behind(task: Task, before: Task | None) -> Task:
-    """The task with its labels moved behind those of the task before it."""
+    """Its labels moved behind those of the task before it."""
     if task.classes is None:
         raise UserError(f'heads="own" needs one integer label an example: {task.name} has none.')
     start = 1 + max(before.classes or ()) if before else 0

@@ -25,8 +25,8 @@ from train.errors import UserError
 from train.methods import METHODS
 from train.models.pretrained import read_state_dict
 from train.streams.builders import ARCHIVE, LETTERS, read_archive
-from train.streams.decode import decode_image, encoded
 from train.streams.pickles import load_arrays
+from train.streams.prepared import decode_image, encoded
 
 from ..train.tiny_data import Tiny, load_stream, write
 from .commands import call, elsewhere, snapshot

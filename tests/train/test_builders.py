@@ -14,8 +14,8 @@ import pytest
 from train.errors import UserError
 from train.streams import preparation, prepare
 from train.streams.builders import BUILDERS, LETTERS, read_archive, read_classes
-from train.streams.decode import encoded, png
 from train.streams.pickles import load_arrays
+from train.streams.prepared import encoded, png
 
 from .tiny_data import load_stream
 

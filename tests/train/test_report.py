@@ -19,7 +19,7 @@ from train import paper, report
 from train.cli.main import RunCommand, main, parse
 from train.errors import UserError
 from train.paper import presets
-from train.report import page, svg, tables
+from train.report import page, tables
 from train.report.comparison import METRICS, compare, explanation, remarks, seeds_in_words
 from train.report.drawings import drawings, families, pairs
 from train.run.config import Config, Record
@@ -427,7 +427,7 @@ def test_drawings_of_many_groups(many):
 
 def test_a_hatched_bar_follows_the_page(many):
     (drawing,) = (found for found in drawings(many, lambda group: False) if "pairs-a" in found.name)
-    text = svg.inline(drawing.figure, "name", "<title>")
+    text = page.inline(drawing.figure, "name", "<title>")
     assert text.startswith("<svg")
     assert "<title>&lt;title&gt;</title>" in text
     assert "var(--ink)" in text

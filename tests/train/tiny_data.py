@@ -8,7 +8,7 @@ import tensorflow_datasets as tfds
 from train import settings
 from train.streams import STREAMS
 from train.streams.data_sets import DATA_SETS
-from train.streams.decode import png
+from train.streams.prepared import png
 
 SHAPES = {"cifar100": (32, 32, 3), "mini_imagenet": (90, 84, 3), "caltech_birds2011": (30, 40, 3)}
 TRAIN, TEST = 5, 2  # Examples a class of the tiny data sets.

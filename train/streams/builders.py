@@ -17,8 +17,8 @@ import tensorflow_datasets as tfds
 
 from train.errors import UserError
 from train.streams.data_sets import DATA_SETS
-from train.streams.decode import encoded, png
 from train.streams.pickles import load_arrays
+from train.streams.prepared import encoded, png
 from train.streams.stream import spaced
 
 ARCHIVE = "notMNIST_small.tar.gz"

@@ -19,9 +19,8 @@ import numpy as np
 
 from train import files
 from train.errors import UserError
-from train.streams import decode
-from train.streams.decode import Blocks
-from train.streams.prepared import Directory, Prepared
+from train.streams import prepared
+from train.streams.prepared import Blocks, Directory, Prepared
 
 # Goes into every key: raise it when the decoding changes what the arrays hold.
 _DECODING = "1"
@@ -79,7 +78,7 @@ def load(
         with tempfile.TemporaryDirectory(dir=cache_dir, prefix=f".{path.name}-") as workshop:
             unfinished = pathlib.Path(workshop) / path.name
             unfinished.mkdir()
-            _write(unfinished, shape, decode.blocks(data, split, image_shape))
+            _write(unfinished, shape, prepared.blocks(data, split, image_shape))
             # Opened before it moves: the maps outlive both a rename and a deletion.
             arrays = _open(unfinished, shape)
             try:

@@ -130,7 +130,12 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
     if not together:
         where = ", ".join(map(str, roots))
         raise UserError(f"No finished run below {where}. Make one: python -m train run --help.")
-    groups = [_group(config, runs) for (config, _), runs in together.items()]
+    groups = []
+    for (config, _), runs in together.items():
+        by_seed = {run.seed: run for run in reversed(runs)}
+        repeated = tuple(run.path for run in runs if run is not by_seed[run.seed])
+        ordered = [by_seed[seed] for seed in sorted(by_seed)]
+        groups.append(Group("", config, ordered, repeated=repeated))
     return _labelled(sorted(groups, key=_order)), unfinished
 
 
@@ -187,12 +192,6 @@ def slug(name: str) -> str:
     'er-tag-rmsprop-b-1.0-epochs-2'
     """
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:120]
-
-
-def _group(config: Record, runs: list[Measured]) -> Group:
-    by_seed = {run.seed: run for run in reversed(runs)}
-    repeated = tuple(run.path for run in runs if run is not by_seed[run.seed])
-    return Group("", config, [by_seed[seed] for seed in sorted(by_seed)], repeated=repeated)
 
 
 def _kind(group: Group) -> dict[str, str]:

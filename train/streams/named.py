@@ -78,8 +78,14 @@ class NamedStream:
                 class_names.clear()
             class_names += names
             head = range(len(class_names) - len(names), len(class_names))
-            train, test = (_examples(plan, head, arrays) for arrays in (source.train, source.test))
-            tasks.append(Task(plan.name, train, test, classes=head))
+            units = np.full(DATA_SETS[plan.data_set].num_classes, -1, np.int32)
+            units[list(plan.classes)] = head
+            parts = []
+            for arrays in (source.train, source.test):
+                labels = units[arrays.labels]
+                rows = np.flatnonzero(labels >= 0)
+                parts.append(Examples(arrays.images, rows, labels[rows], plan.transform))
+            tasks.append(Task(plan.name, *parts, classes=head))
         return Stream(
             name=self.name,
             tasks=tasks,
@@ -328,14 +334,6 @@ def prepare_advice(stream: NamedStream, data_sets: Sequence[str]) -> str:
     manual = [DATA_SETS[name].manual for name in data_sets if DATA_SETS[name].manual]
     brought = f" --manual-dir DIR, where DIR holds {' and '.join(manual)}" if manual else ""
     return f"Prepare with: python -m train prepare {stream.name}{brought}"
-
-
-def _examples(plan: Plan, head: range, arrays: cache.Arrays) -> Examples:
-    units = np.full(DATA_SETS[plan.data_set].num_classes, -1, np.int32)
-    units[list(plan.classes)] = head
-    labels = units[arrays.labels]
-    rows = np.flatnonzero(labels >= 0)
-    return Examples(arrays.images, rows, labels[rows], plan.transform)
 
 
 def _shuffled(items: Sequence, seed: int | None) -> list:

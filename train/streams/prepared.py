@@ -6,6 +6,7 @@ Reading `dataset_info.json` needs no TFDS, so looking around, and opening a cach
 import concurrent.futures
 import contextlib
 import dataclasses
+import functools
 import io
 import os
 import pathlib
@@ -115,6 +116,7 @@ def _read(name: str, directory: pathlib.Path) -> Prepared:
 
 def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blocks:
     """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
+    decode = functools.partial(decode_image, image_shape=image_shape)
     try:
         import tensorflow_datasets as tfds  # Half a second, and not needed once the cache is there.
 
@@ -125,7 +127,17 @@ def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blo
             raise ValueError("it has no image and label")
         # Pillow decodes and resizes them.
         skip = {key: tfds.decode.SkipDecoding() for key in encoded}
-        yield from _blocks(builder.as_data_source(split, decoders=skip), image_shape)
+        source = builder.as_data_source(split, decoders=skip)
+        # Small images are decoded faster than threads can pass the interpreter lock around.
+        large = image_shape[0] * image_shape[1] > 64 * 64
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for start in range(0, len(source), BLOCK):
+                records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
+                images = [record["image"] for record in records]
+                with _bombs_refused():  # Not across a yield, and for all threads at once.
+                    decoded = (pool.map if large else map)(decode, images)
+                    block = np.stack(list(decoded))
+                yield block, np.array([record["label"] for record in records], np.int64)
     except MemoryError:
         raise
     except Exception as error:
@@ -134,20 +146,6 @@ def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blo
             f"{data.name} in {data.directory} cannot be read ({error}). "
             "Delete that directory and prepare the data set again."
         ) from error
-
-
-def _blocks(source: Any, image_shape: tuple[int, int, int]) -> Blocks:
-    def decode(record: dict[str, Any]) -> np.ndarray:
-        return decode_image(record["image"], image_shape)
-
-    with concurrent.futures.ThreadPoolExecutor() as pool:
-        # Small images are decoded faster than threads can pass the interpreter lock around.
-        apply = pool.map if image_shape[0] * image_shape[1] > 64 * 64 else map
-        for start in range(0, len(source), BLOCK):
-            records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
-            with _bombs_refused():  # Not across a yield, and for all threads at once.
-                images = np.stack(list(apply(decode, records)))
-            yield images, np.array([record["label"] for record in records], np.int64)
 
 
 def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarray:

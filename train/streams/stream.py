@@ -297,7 +297,18 @@ def _examples(given: Examples | Pair, what: str) -> Examples:
         return given
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UserError(f"{what} must be a pair of arrays, (x, y), or Examples.")
-    x, y = (_array(array, f"{name} in {what}") for array, name in zip(given, "xy", strict=True))
+    arrays = []
+    for each, name in zip(given, "xy", strict=True):
+        try:  # Not asarray, which would hide that an array is memory-mapped.
+            array = np.asanyarray(each)
+        except ValueError as error:
+            raise UserError(f"{name} in {what} is no array: {error}.") from error
+        _check_dtype(array.dtype, f"{name} in {what}")
+        if not array.ndim:
+            one = f"{name} in {what} must have an axis of examples"
+            raise UserError(f"{one}, and is a single value.")
+        arrays.append(array)
+    x, y = arrays
     if len(x) != len(y):
         raise UserError(f"{what} has {len(x)} inputs and {len(y)} targets.")
     if y.dtype.kind in "biu":
@@ -307,17 +318,6 @@ def _examples(given: Examples | Pair, what: str) -> Examples:
     elif y.dtype == np.float64:
         y = y.astype(np.float32)
     return Examples(x, np.arange(len(x)), y)
-
-
-def _array(given: npt.ArrayLike, what: str) -> np.ndarray:
-    try:  # An array stays what it is: asarray would hide that it is memory-mapped.
-        array = given if isinstance(given, np.ndarray) else np.asarray(given)
-    except ValueError as error:
-        raise UserError(f"{what} is no array: {error}.") from error
-    _check_dtype(array.dtype, what)
-    if not array.ndim:
-        raise UserError(f"{what} must have an axis of examples, and is a single value.")
-    return array
 
 
 def _check_dtype(dtype: np.dtype, what: str) -> None:

@@ -86,8 +86,8 @@ def preset(stream: str, optimizer: str, method: str = "naive", model: str | None
     """
     model = model or _MODELS.get(stream, _OTHER_MODEL)
     names = dict(stream=stream, method=method, optimizer=optimizer, model=model)
-    config = Config(**{kind: find(kind, name) for kind, name in names.items()})
-    return config.changed(_known(stream, method, optimizer, model))
+    parts: dict[str, Any] = {kind: find(kind, name) for kind, name in names.items()}
+    return Config(**parts).changed(_known(stream, method, optimizer, model))
 
 
 def usual(record: Record) -> Record:

@@ -151,8 +151,10 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
                 matrix, group.runs[0].tasks, title=title, limits=limits, score=section.score
             )
             yield Drawing(f"{section.slug}-matrix-{end}", title, figure, detail=True)
-        weights, b = group.mean_alpha(), group.strength
-        if weights is not None and group.config.get("relatedness") not in _CONSTANT:
+        measured = [run.alpha for run in group.runs if run.alpha is not None]
+        if measured and group.config.get("relatedness") not in _CONSTANT:
+            weights, b = np.mean(measured, axis=0), group.config.get("b")
+            b = b if isinstance(b, int | float) else None  # An optimizer from outside may have any.
             title = f"{section.title}, {group.label}: weights of the earlier tasks"
             figure = plots.alpha(weights, title=title, b=b)
             yield Drawing(f"{section.slug}-alpha-{end}", title, figure, detail=True)

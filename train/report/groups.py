@@ -55,12 +55,6 @@ class Group:
         rate = self.config.get("learning_rate")
         return f"{rate:g}" if isinstance(rate, int | float) else NOTHING
 
-    @property
-    def strength(self) -> float | None:
-        """TAG's b, of an optimizer that has one."""
-        b = self.config.get("b")
-        return float(b) if isinstance(b, int | float) else None
-
     def settings(self) -> list[str]:
         """What it changes in its preset, and what tells it apart; the rate has its own column."""
         hidden = [f"{name} {self.config.get(name)}" for name in ("learning_rate", "evaluate_on")]
@@ -69,10 +63,6 @@ class Group:
 
     def mean_accuracy(self) -> np.ndarray:
         return np.mean([run.accuracy for run in self.runs], axis=0)
-
-    def mean_alpha(self) -> np.ndarray | None:
-        found = [run.alpha for run in self.runs if run.alpha is not None]
-        return np.mean(found, axis=0) if found else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +131,7 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
 
 def sections(groups: list[Group]) -> list[Section]:
     """Each stream by itself, and never runs on validation data beside runs on test data."""
-    found = collections.defaultdict(list)
+    found: dict[tuple[str, str, str], list[Group]] = collections.defaultdict(list)
     for group in groups:
         found[group.config["stream"], group.config["evaluate_on"], group.score].append(group)
     return [Section(*shared, those) for shared, those in found.items()]
@@ -149,7 +139,7 @@ def sections(groups: list[Group]) -> list[Section]:
 
 def origins(section: Section) -> list[Origin]:
     """The runs of a section, those with the same record together."""
-    together = collections.defaultdict(list)
+    together: dict[tuple[str, tuple[str, ...]], list[str]] = collections.defaultdict(list)
     for group in section.groups:
         for run in group.runs:
             together[_record(run)].append(str(run.path))

@@ -113,7 +113,7 @@ def escape(text: str) -> str:
 def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a run, at full precision; accuracies as fractions."""
     fields = [metric.field for metric in comparison.METRICS]
-    lines = [[*_GROUP, "label", "seed", *fields, "run"]]
+    lines: list[list[Any]] = [[*_GROUP, "label", "seed", *fields, "run"]]
     for group in groups:
         for run in group.runs:
             summary = metrics.summary(run.accuracy)

@@ -4,7 +4,7 @@ import contextlib
 import importlib.util
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from train import files
@@ -55,8 +55,16 @@ def prepare(
         _check_needs(data_set, manual)
         missing.append(data_set)
     for data_set in missing:
-        with _leaving_nothing(target, data_set.name):
+        made = (target / each for each in ("downloads/extracted", "downloads", data_set.name))
+        absent = [path for path in (*made, target, *target.parents) if not path.exists()]
+        try:
             _prepare(data_set, target, manual)
+        except BaseException:
+            # The directories that it made and left empty are removed.
+            for path in absent:
+                with contextlib.suppress(OSError):  # It has something in it, or was never made.
+                    path.rmdir()
+            raise
 
 
 def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
@@ -74,21 +82,6 @@ def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
             f"Preparing {data_set.name} needs {' and '.join(absent)}: in the clone of this "
             "repository, pip install '.[tfds]'"
         )
-
-
-@contextlib.contextmanager
-def _leaving_nothing(directory: pathlib.Path, name: str) -> Iterator[None]:
-    """Where a preparation fails, removes the directories that it made and left empty."""
-    made = ("downloads/extracted", "downloads", name)
-    paths = (*(directory / each for each in made), directory, *directory.parents)
-    absent = [path for path in paths if not path.exists()]
-    try:
-        yield
-    except BaseException:
-        for path in absent:
-            with contextlib.suppress(OSError):  # It has something in it, or was never made.
-                path.rmdir()
-        raise
 
 
 def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -> None:

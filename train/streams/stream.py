@@ -183,7 +183,6 @@ class Stream:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one example."""
         return _one(self.tasks[0].train)[0].shape
 
     @property
@@ -197,7 +196,6 @@ class Stream:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Of one example; () for a class."""
         return self.tasks[0].train.y.shape[1:]
 
     @property

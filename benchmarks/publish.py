@@ -12,19 +12,22 @@ import contextlib
 import functools
 import pathlib
 import re
+import shlex
 from collections.abc import Sequence
 
 from benchmarks import against_paper, findings
 from train import report
 from train.errors import UserError
 from train.launch import sweep
-from train.paper.presets import experiment, preset
-from train.report import Group, Section, markdown
+from train.paper.presets import experiment, foreign, preset, usual
+from train.report import Group, Section, tables
 from train.report.comparison import METRICS, compare
 from train.report.drawings import Drawing
+from train.report.groups import origins
 from train.report.page import page
-from train.report.provenance import command, origins
 from train.report.write import illustrated, save
+from train.run.config import Record
+from train.settings import flag
 
 RESULTS = pathlib.Path(__file__).parent / "results"
 FRONT_PAGE = pathlib.Path(__file__).parents[1] / "README.md"
@@ -94,7 +97,7 @@ def text(sections: Sequence[Section], plots: Plots) -> str:
     lines = [
         "<!-- Made by python -m benchmarks.publish: change nothing here by hand. -->",
         "",
-        *markdown.opening(sections),
+        *tables.opening(sections),
         "Every run is here with its config, environment, losses and matrices, in "
         "`SWEEP/STREAM/METHOD/OPTIMIZER/[CHANGED SETTINGS/]seed-N`; [report.html](report.html) has "
         "the same tables with more plots. `python -m benchmarks.publish` makes both from the runs "
@@ -102,7 +105,7 @@ def text(sections: Sequence[Section], plots: Plots) -> str:
         "",
     ]
     for section in sections:
-        lines += markdown.lines(section, plots[section.title])
+        lines += tables.lines(section, plots[section.title])
         for say in _FINDINGS.get(section.stream, ()):
             lines += say(section)
         lines += _repetition(section)
@@ -157,14 +160,40 @@ def _repetition(section: Section) -> list[str]:
     lines += ["| row | command |", "|---|---|"]
     for group in section.groups:
         again = command(group.config, [run.seed for run in group.runs])
-        lines.append(f"| {markdown.escape(group.label)} | `{again}` |")
+        lines.append(f"| {tables.escape(group.label)} | `{again}` |")
     lines += ["", "Made by:", ""]
     for origin in origins(section):
         runs = f"{len(origin.runs)} run{'s' * (len(origin.runs) > 1)}"
-        facts = markdown.escape(", ".join(origin.facts))
+        facts = tables.escape(", ".join(origin.facts))
         made = f" `{origin.command}`," * bool(origin.command)
         lines.append(f"- {runs}:{made} {facts}")
     return [*lines, ""]
+
+
+def command(record: Record, seeds: Sequence[int]) -> str:
+    """What to type to make these runs once more.
+
+    >>> from train.paper.presets import preset
+    >>> config = preset("split-cub", "tag-adam").changed({"epochs": 2, "eps_in_sqrt": False})
+    >>> command(config.record, [1])
+    'python -m train run --stream split-cub --optimizer tag-adam --no-eps-in-sqrt --epochs 2
+     --seeds 1'
+    """
+    papers, unknown = usual(record), foreign(record)
+    words = ["python", "-m", "train", "run", "--stream", record["stream"]]
+    words += ["--method", record["method"]] if record["method"] != "naive" else []
+    words += ["--optimizer", record["optimizer"]]
+    for name, value in record.items():
+        # Of what comes from outside nobody knows the defaults without importing it.
+        if value != papers[name] or name in unknown:
+            match value:
+                case bool():
+                    words.append(flag(name if value else f"no_{name}"))
+                case tuple():
+                    words += [flag(name), *map(str, value)]
+                case _:
+                    words += [flag(name), str(value)]
+    return shlex.join([*words, "--seeds", *map(str, seeds)])
 
 
 def _sweeps() -> list[pathlib.Path]:

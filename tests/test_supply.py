@@ -18,7 +18,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from train.streams.builders import pickles
+from train.streams import pickles
 
 from .train.tiny_data import write
 
@@ -74,9 +74,9 @@ REQUIRED = {"numpy.load": "allow_pickle", "torch.load": "weights_only"}
 ALLOWED = {
     # The exception alone, which torch raises.
     ("train/models/pretrained.py", "pickle.UnpicklingError"),
-    ("train/streams/builders/pickles.py", "pickle.UnpicklingError"),
+    ("train/streams/pickles.py", "pickle.UnpicklingError"),
     # Its `find_class` lets arrays and plain containers through, and nothing else: see below.
-    ("train/streams/builders/pickles.py", "pickle.Unpickler"),
+    ("train/streams/pickles.py", "pickle.Unpickler"),
     # A job for a process of the pool, by a file without a name that the two share.
     ("train/launch/processes.py", "cloudpickle"),
     ("train/launch/processes.py", "cloudpickle.dump"),
@@ -291,9 +291,9 @@ def test_training_and_reporting_use_no_network(offline, tmp_path):
 def test_reading_prepared_data_uses_no_network(offline, tmp_path):
     write(tmp_path / "data", "mnist")
     script = (
-        "import sys; from train.cli.main import main; from train.streams import load_stream;"
+        "import sys; from train.cli.main import main; from train.streams import STREAMS;"
         "assert main(['data', '--data-dir', sys.argv[1]]) == 0;"
-        "print(len(load_stream('rotated-mnist', data_dirs=[sys.argv[1]]).tasks))"
+        "print(len(STREAMS['rotated-mnist'].open([sys.argv[1]]).tasks))"
     )
     ended, refused = offline("-c", script, tmp_path / "data")
     assert (ended.returncode, refused) == (0, []), ended.stderr

@@ -27,20 +27,14 @@ def accuracy_along_stream(
 ) -> Figure:
     """The average accuracy A_t of each method, ``curves[method][seed, t]``, task by task.
 
-    A ``narrow`` figure has its legend below, for a screen that is held upright.
-
-    >>> accuracy_along_stream({"sgd": [[0.9, 0.7]]}, title="Stream").axes[0].get_ylabel()
-    'average accuracy (%)'
-    """
+    A ``narrow`` figure, for a screen held upright, has its legend below."""
     size = (look.NARROW, 3.4 + 0.19 * (len(curves) + 1)) if narrow else (look.WIDE, 4.8)
     figure = look.blank(*size, title)
     axes = look.plain(figure.add_subplot())
     _draw_curves(axes, curves, score, legend_below=narrow)
     axes.set_ylabel(f"average {_shown(score)[1]}", fontsize=look.TEXT)
-    tasks = np.shape(next(iter(curves.values())))[-1]
-    look.count_tasks(
-        axes, tasks, "tasks learned", most=look.MOST_TICKS // 2 if narrow else look.MOST_TICKS
-    )
+    tasks, most = np.shape(next(iter(curves.values())))[-1], look.MOST_TICKS // (1 + narrow)
+    look.count_tasks(axes, tasks, "tasks learned", most=most)
     return figure
 
 
@@ -54,11 +48,7 @@ def accuracy_matrix(
 ) -> Figure:
     """A heat map of ``a[t, s]`` (or ``a[seed, t, s]``): the accuracy on task s after task t.
 
-    A name may be empty. ``limits``, in what is drawn, give several figures one colour scale.
-
-    >>> accuracy_matrix([[0.9, np.nan], [0.5, 0.8]], ["a", "b"], title="A").axes[0].get_xlabel()
-    'evaluated on task'
-    """
+    A name may be empty. ``limits``, in what is drawn, give several figures one colour scale."""
     names = [look.wrap(name) for name in task_names]
     tasks = len(names)
     factor, unit = _shown(score)
@@ -69,7 +59,6 @@ def accuracy_matrix(
         (t, s): f"{shown[t, s]:{'.1f' if score == ACCURACY else '.3g'}}"
         for t, s in np.argwhere(~np.isnan(shown) & (tasks <= MOST_NUMBERS))
     }
-
     cell = max(0.5 if tasks <= MOST_NUMBERS else 0.32, look.height_of(names))
     cell = max(cell, 0.085 * max(map(len, numbers.values()), default=0))
     side = max(3.0, tasks * cell)
@@ -102,11 +91,7 @@ def accuracy_matrix(
 def alpha(alpha_matrix: ArrayLike, *, title: str, b: float | None) -> Figure:
     """Every ``alpha[t, s]`` with s != t, and its range over s for each task t of the stream.
 
-    Without a ``b`` the figure does not say between which ends the weights may lie.
-
-    >>> alpha([[0.1, np.nan], [0.5, 0.1]], title="Alpha", b=5).axes[0].get_yscale()
-    'log'
-    """
+    Without a ``b`` the figure does not say between which ends the weights may lie."""
     matrix = _weights(alpha_matrix)
     figure = look.blank(look.WIDE, 4.5, title)
     axes = look.plain(figure.add_subplot())
@@ -130,21 +115,15 @@ def alpha_and_accuracy(
 ) -> Figure:
     """One task s as the stream goes on: ``alpha[t, s]`` above, its accuracy below.
 
-    ``curves[method][seed, t]`` is the accuracy ``a[t, s]``; both start where s is learned.
-
-    >>> curves = {"tag": [[0.9, 0.7]]}
-    >>> figure = alpha_and_accuracy([[0.1, np.nan], [0.5, 0.1]], curves, 0, title="Task 1", b=5)
-    >>> [axes.get_ylabel() for axes in figure.axes]
-    ['α(t, 1) (log scale)', 'accuracy on task 1 (%)']
-    """
+    ``curves[method][seed, t]`` is the accuracy ``a[t, s]``; both start where s is learned."""
     matrix = _weights(alpha_matrix)
     tasks = len(matrix)
     since = np.arange(tasks) >= s
     figure = look.blank(look.WIDE, 6.2, title)
     above, below = (look.plain(axes) for axes in figure.subplots(2, 1))
     of_s = np.where(since, _others(matrix)[:, s], np.nan)
-    black: Style = dict(color=look.INK, markersize=5, zorder=3)
-    above.plot(np.arange(1, tasks + 1), of_s, "o-", label=f"s = {s + 1}", **black)
+    black: Style = dict(color=look.INK, markersize=5, zorder=3, label=f"s = {s + 1}")
+    above.plot(np.arange(1, tasks + 1), of_s, "o-", **black)
     _draw_alpha_range(above, np.where(since[:, None], matrix, np.nan), b)
     above.set_ylabel(f"α(t, {s + 1}) (log scale)", fontsize=look.TEXT)
     _draw_curves(below, {name: np.where(since, a, np.nan) for name, a in curves.items()}, score)
@@ -170,15 +149,9 @@ def method_bars(
 ) -> Figure:
     """The mean over seeds of each method's values, best first, with the standard deviation.
 
-    ``unit`` is the quantity with its unit, such as ``"accuracy (%)"``, and the values are drawn
-    as they are. ``reference`` gives mean and standard deviation of the paper for some methods. The
-    bars of some may be ``hatched``, and all be ``in_order`` as they are given. A ``narrow`` figure
-    is without the numbers beside the bars.
-
-    >>> figure = method_bars({"sgd": [51.0, 53.0], "tag": [62.0]}, title="M", unit="accuracy (%)")
-    >>> [label.get_text() for label in figure.axes[0].get_yticklabels()]
-    ['tag', 'sgd']
-    """
+    ``unit`` is the quantity with its unit; ``reference`` gives mean and standard deviation of the
+    paper for some methods. The bars of some may be ``hatched``, and all be ``in_order`` as they are
+    given. A ``narrow`` figure is without the numbers beside the bars."""
     reference = reference or {}
     results = {name: _over_seeds(seeds) for name, seeds in values.items()}
     sign = 1 if lower_is_better else -1
@@ -188,7 +161,6 @@ def method_bars(
     means, stds = np.array([results[name] for name in order]).T
     several = np.array([np.size(values[name]) > 1 for name in order])
     places = np.arange(len(order))
-
     names = [look.wrap(name, look.NAME_WIDTH // 2 if narrow else look.NAME_WIDTH) for name in order]
     height = 1.7 + max(0.42, look.height_of(names)) * len(order)
     figure = look.blank(look.NARROW if narrow else look.WIDE, height, title)
@@ -196,18 +168,9 @@ def method_bars(
     axes.grid(False, axis="y")
     axes.spines["left"].set_visible(False)
     axes.axvline(0, color=look.GREY, linewidth=0.8)
-    label = f"measured, {_seeds_in_words(values)}"
+    bars: Style = dict(height=0.62, color=look.BARS, edgecolor="white", linewidth=0)
     hatches = ["////" if name in hatched else "" for name in order]
-    axes.barh(
-        places,
-        means,
-        height=0.62,
-        color=look.BARS,
-        label=label,
-        hatch=hatches,
-        edgecolor="white",
-        linewidth=0,
-    )
+    axes.barh(places, means, label=f"measured, {_seeds_in_words(values)}", hatch=hatches, **bars)
     thin: Style = dict(fmt="none", ecolor=look.INK, elinewidth=1.2, capsize=3)
     known = [place for place, name in enumerate(order) if name in reference]
     # The measured deviation and the paper's are at two heights: neither can cover the other.
@@ -219,23 +182,21 @@ def method_bars(
     cells = [_number(*pair, digits) for pair in zip(means, shown, strict=True)]
     if not narrow:
         look.column(axes, 8, "measured", dict(enumerate(cells)), look.INK)
-
     if known:
         paper = np.array([reference[order[place]] for place in known])
         hollow: Style = dict(fmt="D", color=look.COLOURS[1], mfc="white", markersize=6, capsize=3)
         axes.errorbar(paper[:, 0], low, xerr=paper[:, 1], label="paper, mean ± s.d.", **hollow)
-        indent = 14 + 6.2 * max(map(len, ["measured", *cells]))  # Points: beyond the first column.
-        theirs = {place: _number(*reference[order[place]], ".2f") for place in known}  # As printed.
         if not narrow:
+            indent = 14 + 6.2 * max(map(len, ["measured", *cells]))  # Points, beyond the first.
+            theirs = {place: _number(*reference[order[place]], ".2f") for place in known}
             look.column(axes, indent, "paper", theirs, look.COLOURS[1])
     axes.set_yticks(places, names, fontsize=look.TEXT)
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(len(order) - 0.5, -0.5)
-    axes.set_xlabel(
-        f"{unit}, {'lower' if lower_is_better else 'higher'} is better", fontsize=look.TEXT
-    )
-    columns = 1 if narrow else 2
-    figure.legend(loc="outside lower center", ncols=columns, frameon=False, fontsize=look.SMALL)
+    better = "lower" if lower_is_better else "higher"
+    axes.set_xlabel(f"{unit}, {better} is better", fontsize=look.TEXT)
+    below: Style = dict(loc="outside lower center", frameon=False, fontsize=look.SMALL)
+    figure.legend(ncols=1 if narrow else 2, **below)
     return figure
 
 
@@ -244,12 +205,11 @@ def _draw_curves(
 ) -> None:
     """One line for each ``curves[method][seed, t]`` as shown, in a band of one deviation."""
     lines = []
-    factor, _ = _shown(score)
-    means = {
-        name: _over_seeds(factor * np.asarray(curve, np.float64)) for name, curve in curves.items()
-    }
+    factor = _shown(score)[0]
+    means = {name: _over_seeds(factor * np.asarray(curve)) for name, curve in curves.items()}
     # All tasks learned at once give one value, at the end: a level to compare with, not a curve.
-    levels = [name for name, (mean, _) in means.items() if _is_level(mean)]
+    measured = {name: ~np.isnan(mean) for name, (mean, _) in means.items()}
+    levels = [name for name, some in measured.items() if some[-1] and some.sum() == 1 < len(some)]
     for i, name in enumerate(levels):
         dashes = (0, (1 + 2 * i, 1 + i / 2))  # Dots, then longer and longer.
         grey: Style = dict(color=look.GREY, linestyle=dashes, linewidth=1.8)
@@ -259,26 +219,16 @@ def _draw_curves(
         x = np.arange(1, len(mean) + 1)
         colour = look.COLOURS[i % len(look.COLOURS)]
         hollow = i // len(look.MARKERS) % 2
-        style: Style = dict(
-            marker=look.MARKERS[i % len(look.MARKERS)], linestyle=look.LINES[i % len(look.LINES)]
-        )
-        style |= dict(color=colour, markerfacecolor="white" if hollow else colour, markersize=5)
+        style: Style = dict(color=colour, linestyle=look.LINES[i % len(look.LINES)], markersize=5)
+        style["marker"] = look.MARKERS[i % len(look.MARKERS)]
+        style["markerfacecolor"] = "white" if hollow else colour
         lines += axes.plot(x, mean, label=look.wrap(name), **style)
         if len(np.asarray(curves[name])) > 1:
             axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.1, linewidth=0)
     # The order of the legend is that of the lines' right ends.
-    lines.sort(key=lambda line: _last(line.get_ydata()), reverse=True)
+    ends = {line: [y for y in np.asarray(line.get_ydata()) if not np.isnan(y)] for line in lines}
+    lines.sort(key=lambda line: ends[line][-1] if ends[line] else -math.inf, reverse=True)
     look.legend(axes, _seeds_in_words(curves), below=legend_below, handles=lines)
-
-
-def _is_level(mean: NDArray[np.float64]) -> bool:
-    return len(mean) > 1 and bool(np.isnan(mean[:-1]).all() and np.isfinite(mean[-1]))
-
-
-def _last(values: ArrayLike) -> float:
-    values = np.asarray(values, np.float64)
-    finite = values[~np.isnan(values)]
-    return finite[-1] if finite.size else -math.inf
 
 
 def _seeds_in_words(values: Mapping[str, ArrayLike]) -> str:
@@ -302,10 +252,9 @@ def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float | None) 
     axes.yaxis.set_major_locator(AutoLocator() if span < 8 else decades)
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter("{x:g}")
-    grey: Style = dict(color=look.GREY, linewidth=1.3)
-    axes.plot(x, highest, "--", label="maximum over s", **grey)
-    axes.plot(x, means, "-", label="mean over s", **grey)
-    axes.plot(x, lowest, "--", label="minimum over s", **grey)
+    ranges = (("maximum", highest, "--"), ("mean", means, "-"), ("minimum", lowest, "--"))
+    for name, line, dashes in ranges:
+        axes.plot(x, line, dashes, label=f"{name} over s", color=look.GREY, linewidth=1.3)
     unrelated: Style = dict(color=look.COLOURS[1], linestyle=":", linewidth=1.8)
     axes.axhline(1, label="unrelated: 1", **unrelated)
     heading = "α(t, s) with s ≠ t"
@@ -332,8 +281,7 @@ def _others(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _mean_matrix(matrix: ArrayLike) -> NDArray[np.float64]:
-    matrix = np.asarray(matrix, np.float64)
-    return _over_seeds(matrix)[0] if matrix.ndim == 3 else matrix
+    return _over_seeds(matrix)[0] if np.ndim(matrix) == 3 else np.asarray(matrix, np.float64)
 
 
 def _weights(matrix: ArrayLike) -> NDArray[np.float64]:

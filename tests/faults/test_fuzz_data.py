@@ -24,12 +24,11 @@ from PIL import Image
 from train.errors import UserError
 from train.methods import METHODS
 from train.models.pretrained import read_state_dict
-from train.streams import load_stream
-from train.streams.builders.not_mnist import ARCHIVE, LETTERS, read_archive
-from train.streams.builders.pickles import load_arrays
-from train.streams.decode import decode_image, encoded
+from train.streams.builders import ARCHIVE, LETTERS, read_archive
+from train.streams.pickles import load_arrays
+from train.streams.prepared import decode_image, encoded
 
-from ..train.tiny_data import Tiny, write
+from ..train.tiny_data import Tiny, load_stream, write
 from .commands import call, elsewhere, snapshot
 
 pytestmark = pytest.mark.ci

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from train.errors import UserError
-from train.streams import load_stream, preparation, prepare
-from train.streams.builders import BUILDERS
-from train.streams.builders.mini_imagenet import read_classes
-from train.streams.builders.not_mnist import LETTERS, read_archive
-from train.streams.builders.pickles import load_arrays
-from train.streams.decode import encoded, png
+from train.streams import preparation, prepare
+from train.streams.builders import BUILDERS, LETTERS, read_archive, read_classes
+from train.streams.pickles import load_arrays
+from train.streams.prepared import encoded, png
+
+from .tiny_data import load_stream
 
 pytestmark = pytest.mark.ci
 

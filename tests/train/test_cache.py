@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from train.errors import UserError
-from train.streams import cache, load_stream
+from train.streams import cache
 
-from .tiny_data import TEST, TRAIN, damage, write
+from .tiny_data import TEST, TRAIN, damage, load_stream, write
 
 pytestmark = pytest.mark.ci
 
@@ -67,14 +67,14 @@ def test_damaged_cache_is_rebuilt(mnist, capsys, file, harm):
 
 def test_leftovers_are_no_cache(mnist, monkeypatch):
     """Whoever fails half way leaves nothing; whoever is killed leaves what nobody opens."""
-    blocks = cache.decode.blocks
+    blocks = cache.prepared.blocks
 
     def interrupted(*arguments):
         yield next(blocks(*arguments))
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache.decode, "blocks", interrupted)
+        patch.setattr(cache.prepared, "blocks", interrupted)
         with pytest.raises(KeyboardInterrupt):
             load_stream("rotated-mnist", **mnist)
     assert not list(mnist["cache_dir"].iterdir())
@@ -99,15 +99,15 @@ def test_processes_race(mnist):
 
 def test_losing_the_race(mnist, monkeypatch):
     """The entry appears while this process decodes: both arrays are good, one entry stays."""
-    blocks = cache.decode.blocks
+    blocks = cache.prepared.blocks
     rivals = []
 
     def slow(*arguments):
-        monkeypatch.setattr(cache.decode, "blocks", blocks)
+        monkeypatch.setattr(cache.prepared, "blocks", blocks)
         rivals.append(load_stream("rotated-mnist", **mnist))
         yield from blocks(*arguments)
 
-    monkeypatch.setattr(cache.decode, "blocks", slow)
+    monkeypatch.setattr(cache.prepared, "blocks", slow)
     stream = load_stream("rotated-mnist", **mnist)
     np.testing.assert_array_equal(stream.tasks[0].train.x, rivals[0].tasks[0].train.x)
     assert len(list(mnist["cache_dir"].iterdir())) == 2
@@ -123,10 +123,10 @@ def test_reading_imports_no_tensorflow(mnist):
     """And leaves warnings as they are."""
     script = (
         "import sys, warnings\n"
-        "from train.streams import load_stream\n"
+        "from train.streams import STREAMS\n"
         f"arguments = dict(data_dirs=[{str(mnist['data_dirs'][0])!r}],"
         f" cache_dir={str(mnist['cache_dir'])!r})\n"
-        "load_stream('rotated-mnist', **arguments)\n"
+        "STREAMS['rotated-mnist'].open(**arguments)\n"
         "assert 'tensorflow' not in sys.modules\n"
         "assert not any('Bomb' in str(each[2]) for each in warnings.filters)\n"
     )

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import rich.console
 
+from benchmarks.publish import command
 from train import paper, report
 from train.cli.main import RunCommand, main, parse
 from train.errors import UserError
 from train.paper import presets
-from train.report import markdown, page, svg, tables
+from train.report import page, tables
 from train.report.comparison import METRICS, compare, explanation, remarks, seeds_in_words
 from train.report.drawings import drawings, families, pairs
-from train.report.provenance import command
 from train.run.config import Config, Record
 from train.run.records import FILE, Matrices, write_matrices
 
@@ -427,11 +427,15 @@ def test_drawings_of_many_groups(many):
 
 def test_a_hatched_bar_follows_the_page(many):
     (drawing,) = (found for found in drawings(many, lambda group: False) if "pairs-a" in found.name)
-    text = svg.inline(drawing.figure, "name", "title")
+    text = page.inline(drawing.figure, "name", "<title>")
+    assert text.startswith("<svg")
+    assert "<title>&lt;title&gt;</title>" in text
+    assert "var(--ink)" in text
+    assert "font-family" not in text
     (pattern,) = re.findall(r'<pattern[^>]*id="(.*?)".*?</pattern>', text)
     assert text.count(f"url(#{pattern})") == 4  # A bar with TAG each.
     assert pattern.startswith("name-")
-    assert "#8ccbef" not in text.lower()
+    assert not re.search("#8ccbef|#222222", text.lower())
 
 
 def test_two_groups_are_not_drawn_as_a_pair_too(tmp_path):
@@ -593,7 +597,7 @@ def test_a_score_of_any_size_is_reported_as_it_is(tmp_path, size):
     for drawing in drawings(section):
         assert "%" not in "".join(axes.get_ylabel() for axes in drawing.figure.axes)
         check_legible(drawing.figure, drawing.title)
-    html, text = page.section_part(section, [], []), "\n".join(markdown.lines(section, {}))
+    html, text = page.section_part(section, [], []), "\n".join(tables.lines(section, {}))
     for written in (html.replace("\N{MINUS SIGN}", "-"), text, shown(section, 160)):
         assert f"{-2.5 * size:.4g}" in written
         assert "%" not in written

@@ -5,8 +5,10 @@ import pathlib
 import numpy as np
 import tensorflow_datasets as tfds
 
+from train import settings
+from train.streams import STREAMS
 from train.streams.data_sets import DATA_SETS
-from train.streams.decode import png
+from train.streams.prepared import png
 
 SHAPES = {"cifar100": (32, 32, 3), "mini_imagenet": (90, 84, 3), "caltech_birds2011": (30, 40, 3)}
 TRAIN, TEST = 5, 2  # Examples a class of the tiny data sets.
@@ -35,6 +37,11 @@ class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
     def _generate_examples(self, labels):
         for key, label in enumerate(labels):
             yield key, {"image": png(image_of(label, key, self.shape)), "label": label}
+
+
+def load_stream(name: str, *, data_dirs=None, cache_dir=None, **changes):
+    """Opens the built-in stream of this name, with other settings."""
+    return settings.replaced(STREAMS[name], changes).open(data_dirs, cache_dir)
 
 
 def image_of(label: int, key: int, shape: tuple[int, int, int]) -> np.ndarray:

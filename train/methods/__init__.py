@@ -1,8 +1,4 @@
-"""What is done against forgetting besides what the optimizer does: one module a method.
-
-Also what a method is given: the state, the batch, and the problem that the network learns. Imports
-`tag_optax`, and of this package only `settings` and `errors`. How to add one: README.md here.
-"""
+"""What is done against forgetting: one module a method. How to add one: README.md here."""
 
 from train.methods.agem import AGEM
 from train.methods.base import Gradient, Method, TrainState

@@ -9,7 +9,7 @@ import optax
 import tag_optax
 from train.errors import UserError
 from train.methods import memory
-from train.methods.base import Gradient, TrainState, loss_and_gradient, stats_if_any
+from train.methods.base import Gradient, TrainState, Transformation, loss_and_gradient, stats_if_any
 from train.methods.er import Replay
 from train.methods.problem import Batch, Problem, mean_loss
 
@@ -30,9 +30,7 @@ class AGEM(Replay):
                 "and it would change nothing."
             )
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         return optax.chain(tag_optax.project_agem(), tx)
 
     def init_memory(self, problem: Problem, params: Any) -> memory.Memory:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,9 @@ import optax
 
 from train import settings
 from train.errors import UserError
-from train.methods.problem import Batch, Problem, mean_loss
+from train.methods.problem import Array, Batch, Problem, mean_loss
+
+Transformation: TypeAlias = optax.GradientTransformationExtraArgs
 
 
 class TrainState(NamedTuple):
@@ -37,8 +39,7 @@ class Gradient(NamedTuple):
     grads: Any
     stats: Any
     memory: Any  # what the method keeps for the next step
-    extra_args: Mapping[str, Any] = MappingProxyType({})
-    """For the transformation that the method chains."""
+    extra_args: Mapping[str, Any] = MappingProxyType({})  # for the transformation that it chains
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,62 +50,47 @@ class Method:
     under `jit`, with the task traced, and under `vmap` over seeds.
     """
 
-    joint: ClassVar[bool] = False
-    """All tasks are learned at once, and not one after another."""
-    needs_earlier_tasks: ClassVar[bool] = False
-    """With one task alone there would be nothing to do."""
-    in_turn: ClassVar[bool] = False
-    """A joint method: every epoch goes through one task after the other."""
+    joint: ClassVar[bool] = False  # All tasks are learned at once, and not one after another.
+    needs_earlier_tasks: ClassVar[bool] = False  # With one task alone there would be nothing to do.
+    in_turn: ClassVar[bool] = False  # A joint one: an epoch goes through the tasks in turn.
 
     def __post_init__(self) -> None:
         settings.check_numbers(self)
 
     def check(self, stream: Any, stats: Any) -> None:
         """Raises UserError where the stream or the network lacks what the method needs."""
-        del stats
         if self.needs_earlier_tasks and len(stream.tasks) < 2:
             raise UserError(
                 f"The method {type(self).__name__} protects earlier tasks, and {stream.name} has "
                 "only one task: give it two or more (--num-tasks 2)."
             )
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         """The optimizer, after what the method does to a gradient."""
-        del problem
         return tx
 
     def init_memory(self, problem: Problem, params: Any) -> Any:
         """What the method keeps besides the optimizer's state, before the first step."""
-        del problem, params
         return ()
 
     def gradient(
         self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array, key: jax.Array
     ) -> Gradient:
         """The gradient of a batch, and what a step does to the memory."""
-        del task
         (loss, stats), grads = loss_and_gradient(problem, state.params, state.stats, batch, key)
         return Gradient(loss, grads, stats, state.memory)
 
     def num_revisited(self, examples: int) -> int:
         """How many of a task's examples the method looks at again when the task ends."""
-        del examples
         return 0
 
     def revisited_at_once(self, count: int, batch_size: int) -> int:
         """How many of these it is given in one call, at most."""
-        del count
         return batch_size
 
-    def revisit(
-        self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
-    ) -> TrainState:
-        """What the method keeps of a finished task, a few of its examples at a time.
-
-        Weights add up to 1 over all examples revisited; those without weight are filling.
-        """
+    def revisit(self, problem: Problem, state: TrainState, batch: Batch, task: Array) -> TrainState:
+        """What the method keeps of a finished task, a few of its examples at a time: weights add up
+        to 1 over all examples revisited, and those without weight are filling."""
         raise NotImplementedError(f"{type(self).__name__} revisits nothing")
 
 
@@ -112,11 +98,8 @@ def loss_and_gradient(
     problem: Problem, params: Any, stats: Any, batch: Batch, key: jax.Array
 ) -> tuple[tuple[jax.Array, Any], Any]:
     """((mean loss, new statistics), gradient) of a batch."""
-
-    def loss_of(params: Any) -> tuple[jax.Array, Any]:
-        return mean_loss(problem, params, stats, batch, key)
-
-    return jax.value_and_grad(loss_of, has_aux=True)(params)
+    learn = jax.value_and_grad(mean_loss, argnums=1, has_aux=True)
+    return learn(problem, params, stats, batch, key)
 
 
 def stats_if_any(drawn: Batch, after: Any, before: Any) -> Any:

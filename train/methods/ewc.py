@@ -7,6 +7,7 @@ parameters hold the sum over all tasks.
 """
 
 import dataclasses
+import functools
 from typing import Any, ClassVar, Literal
 
 import jax
@@ -15,8 +16,8 @@ import optax
 
 import tag_optax
 from train import settings
-from train.methods.base import Method, TrainState
-from train.methods.problem import Batch, Problem, frozen_loss, one_by_one
+from train.methods.base import Method, TrainState, Transformation
+from train.methods.problem import Array, Batch, Problem, frozen_loss, one_by_one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,7 @@ class EWC(Method):
         settings.check(self.ewc_lambda >= 0, "ewc_lambda", "must not be negative", self.ewc_lambda)
         settings.check_counts(self, "fisher_samples")
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         return optax.chain(tag_optax.add_ewc_penalty(self.ewc_lambda), tx)
 
     def num_revisited(self, examples: int) -> int:
@@ -50,10 +49,7 @@ class EWC(Method):
         # The square of a mean needs all that the mean is taken over.
         return count if self.fisher == "batch" else batch_size
 
-    def revisit(
-        self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
-    ) -> TrainState:
-        del task
+    def revisit(self, problem: Problem, state: TrainState, batch: Batch, task: Array) -> TrainState:
         kind = example_fisher if self.fisher == "examples" else batch_fisher
         fisher = kind(problem, state.params, state.stats, batch)
         # A quadratic with the same minimum can be added bit by bit: the sum is the task's.
@@ -63,11 +59,8 @@ class EWC(Method):
 
 def example_fisher(problem: Problem, params: Any, stats: Any, batch: Batch) -> Any:
     """sum_i w_i (grad log p(y_i | x_i))^2, like the parameters."""
-
-    def gradient(example: Batch) -> Any:
-        return jax.grad(frozen_loss, argnums=1)(problem, params, stats, example)
-
     one_each = one_by_one(batch)._replace(weight=jnp.ones((len(batch.weight), 1)))
+    gradient = functools.partial(jax.grad(frozen_loss, argnums=1), problem, params, stats)
     grads = jax.vmap(gradient)(one_each)
     return jax.tree.map(lambda g: jnp.tensordot(batch.weight, g**2, axes=1), grads)
 

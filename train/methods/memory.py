@@ -21,11 +21,8 @@ class Memory(NamedTuple):
 
 
 def num_rings(problem: Problem) -> int:
-    """One for each class of each task, or for each task where targets are no classes.
-
-    Tasks that share their classes have rings of their own, else a task would push its
-    predecessors out.
-    """
+    """One for each class of each task, since a task would push out its predecessors; or one for
+    each task where targets are no classes."""
     return problem.tasks if problem.mask is None else int(problem.mask.sum())
 
 
@@ -40,13 +37,9 @@ def ring_of(problem: Problem, batch: Batch) -> jax.Array:
 
 def empty(problem: Problem, slots: int, *, rings: int | None = None) -> Memory:
     """A memory with nothing in it; with `rings`, so many ring buffers of equal size."""
-
-    def zeros(of: jax.ShapeDtypeStruct) -> jax.Array:
-        return jnp.zeros((slots, *of.shape), of.dtype)
-
     return Memory(
-        x=zeros(problem.inputs),
-        y=zeros(problem.targets),
+        x=jnp.zeros((slots, *problem.inputs.shape), problem.inputs.dtype),
+        y=jnp.zeros((slots, *problem.targets.shape), problem.targets.dtype),
         task=jnp.full((slots,), NOBODY, jnp.int32),
         offered=jnp.zeros(() if rings is None else (rings,), jnp.int32),
     )

@@ -13,8 +13,8 @@ import optax
 import tag_optax
 from train import settings
 from train.errors import UserError
-from train.methods.base import Method, TrainState
-from train.methods.problem import Batch, Problem, frozen_outputs, one_by_one
+from train.methods.base import Method, TrainState, Transformation
+from train.methods.problem import Array, Batch, Problem, frozen_outputs, one_by_one
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -45,19 +45,14 @@ class OGD(Method):
                 "from. Choose no more than that."
             )
 
-    def chain(
-        self, tx: optax.GradientTransformationExtraArgs, problem: Problem
-    ) -> optax.GradientTransformationExtraArgs:
+    def chain(self, tx: Transformation, problem: Problem) -> Transformation:
         stored = tag_optax.project_orthogonal(self.directions_per_task, problem.tasks)
         return optax.chain(stored, tx)
 
     def num_revisited(self, examples: int) -> int:
-        del examples
         return self.directions_per_task
 
-    def revisit(
-        self, problem: Problem, state: TrainState, batch: Batch, task: jax.Array
-    ) -> TrainState:
+    def revisit(self, problem: Problem, state: TrainState, batch: Batch, task: Array) -> TrainState:
         directions = logit_gradients(problem, state.params, state.stats, batch)
 
         def store(i: jax.Array, opt_state: optax.OptState) -> optax.OptState:
@@ -73,10 +68,7 @@ class OGD(Method):
 def logit_gradients(problem: Problem, params: Any, stats: Any, batch: Batch) -> Any:
     """The gradient of each example's right logit, with a leading axis."""
 
-    def gradient(example: Batch) -> Any:
-        def logit(params: Any) -> jax.Array:
-            return frozen_outputs(problem, params, stats, example)[0, example.y[0]]
+    def logit(params: Any, example: Batch) -> jax.Array:
+        return frozen_outputs(problem, params, stats, example)[0, example.y[0]]
 
-        return jax.grad(logit)(params)
-
-    return jax.vmap(gradient)(one_by_one(batch))
+    return jax.vmap(jax.grad(logit), (None, 0))(params, one_by_one(batch))

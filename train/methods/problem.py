@@ -37,14 +37,11 @@ class Problem(NamedTuple):
     mask: np.ndarray | None
     """bool[tasks, outputs]: the classes of each task; None where targets are no classes."""
     inputs: jax.ShapeDtypeStruct
-    targets: jax.ShapeDtypeStruct
-    """Of one example, as the stream keeps it."""
+    targets: jax.ShapeDtypeStruct  # Of one example, as the stream keeps it.
     scale: float | None
-    offset: float
-    """A network is fed scale * x + offset, or x as it is."""
+    offset: float  # A network is fed scale * x + offset, or x as it is.
     batch_size: int
-    over_devices: jax.sharding.NamedSharding | None = None
-    """Of the examples of a batch."""
+    over_devices: jax.sharding.NamedSharding | None = None  # Of the examples of a batch.
 
 
 def cross_entropy(outputs: jax.Array, targets: jax.Array) -> jax.Array:
@@ -53,8 +50,7 @@ def cross_entropy(outputs: jax.Array, targets: jax.Array) -> jax.Array:
     >>> cross_entropy(jnp.zeros((2, 3, 4)), jnp.zeros((2, 3), int)).round(2)
     Array([1.39, 1.39], dtype=float32)
     """
-    losses = optax.softmax_cross_entropy_with_integer_labels(outputs, targets)
-    return _over_targets(losses)
+    return _over_targets(optax.softmax_cross_entropy_with_integer_labels(outputs, targets))
 
 
 def squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
@@ -84,18 +80,8 @@ def _over_targets(values: jax.Array) -> jax.Array:
     return values if values.ndim == 1 else jnp.mean(values, axis=tuple(range(1, values.ndim)))
 
 
-LOSSES: dict[str, Any] = {
-    "auto": None,
-    "cross-entropy": cross_entropy,
-    "squared-error": squared_error,
-}
-SCORES: dict[str, Any] = {
-    "auto": None,
-    "accuracy": accuracy,
-    "negative-error": negative_error,
-}
-
-
+LOSSES = {"auto": None, "cross-entropy": cross_entropy, "squared-error": squared_error}
+SCORES = {"auto": None, "accuracy": accuracy, "negative-error": negative_error}
 USUAL = {"loss": ("cross-entropy", "squared-error"), "score": ("accuracy", "negative-error")}
 """What `auto` stands for: where targets are classes, and where they are numbers."""
 
@@ -143,7 +129,7 @@ def mean_loss(
     A batch without any weight has no loss.
     """
     outputs, stats = problem.apply(params, stats, fed(problem, batch.x), train=True, key=key)
-    losses = _losses(problem, masked(problem, outputs, batch.task), batch)
+    losses = _each("loss", problem.loss, masked(problem, outputs, batch.task), batch)
     return jnp.sum(losses * batch.weight) / jnp.maximum(jnp.sum(batch.weight), 1), stats
 
 
@@ -156,29 +142,24 @@ def frozen_outputs(problem: Problem, params: Any, stats: Any, batch: Batch) -> j
 def frozen_loss(problem: Problem, params: Any, stats: Any, batch: Batch) -> jax.Array:
     """The losses of a batch added up by their weights, when the network does not learn."""
     outputs = frozen_outputs(problem, params, stats, batch)
-    return jnp.sum(batch.weight * _losses(problem, outputs, batch))
+    return jnp.sum(batch.weight * _each("loss", problem.loss, outputs, batch))
 
 
 def total_score(problem: Problem, params: Any, stats: Any, batch: Batch) -> jax.Array:
     """The scores of a batch added up by their weights."""
     outputs = frozen_outputs(problem, params, stats, batch)
-    scores = problem.score(outputs, jnp.asarray(batch.y))
-    _check_per_example("score", scores, batch)
-    return jnp.sum(scores * batch.weight)
+    return jnp.sum(_each("score", problem.score, outputs, batch) * batch.weight)
 
 
-def _losses(problem: Problem, outputs: jax.Array, batch: Batch) -> jax.Array:
-    losses = problem.loss(outputs, jnp.asarray(batch.y))
-    _check_per_example("loss", losses, batch)
-    return losses
-
-
-def _check_per_example(what: str, values: jax.Array, batch: Batch) -> None:
+def _each(what: str, function: PerExample, outputs: jax.Array, batch: Batch) -> jax.Array:
+    """The losses or the scores of the examples, one for each."""
+    values = function(outputs, jnp.asarray(batch.y))
     if values.shape != batch.weight.shape:
         raise UserError(
             f"The {what} must return one number for each example, an array of shape "
             f"{list(batch.weight.shape)}, and returned {list(values.shape)}."
         )
+    return values
 
 
 def one_by_one(batch: Batch) -> Batch:

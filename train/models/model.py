@@ -1,14 +1,11 @@
-"""What the rest knows of a network: two functions over plain trees, made from any library's module.
-
-`as_model` takes what a user has; `from_nnx`, `from_linen` and `from_equinox` do the work.
-"""
+"""What a network is: two functions over plain trees, made from any library's module."""
 
 import dataclasses
 import functools
 import inspect
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +13,9 @@ import numpy as np
 from flax import linen, nnx
 
 from train.errors import UserError
+
+Answer: TypeAlias = tuple[Any, Any]
+"""Outputs, and stats."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,24 +78,28 @@ def from_nnx(factory: Callable[[nnx.Rngs], nnx.Module]) -> Model:
         _, params, _, _, stats = nnx.split(build(key), *_PARTS)
         return _plain(nnx.to_pure_dict(params)), _plain(nnx.to_pure_dict(stats))
 
-    def apply(
-        params: Any, stats: Any, x: Any, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[Any, Any]:
+    def apply(params: Any, stats: Any, x: Any, *, train: bool, key: Any = None) -> Answer:
         graphdefs, (params_like, keys, counts, stats_like) = structure()
         if train and key is None and keys:
             raise ValueError("This model draws random numbers: it needs a key in training.")
+        drawn = jax.random.key(0) if key is None else key  # In evaluation, always the same.
+        streams = [
+            jax.random.split(made, like.shape) if like.shape else made
+            for i, like in enumerate(jax.tree.leaves(keys))
+            for made in [jax.random.fold_in(drawn, i)]
+        ]
         # Without the copy, a gradient taken outside sees variables of another trace written to.
         module = nnx.merge(
             graphdefs[train],
             _select(params_like, params),
             _select(stats_like, stats),
-            _new_streams(keys, key),
+            jax.tree.unflatten(jax.tree.structure(keys), streams),
             jax.tree.map(lambda count: jnp.zeros(count.shape, count.dtype), counts),
             copy=True,
         )
         options = _mode(module, train)
         if "rngs" in _parameters(module) and not (train and key is None):
-            options["rngs"] = nnx.Rngs(_not_none(key))
+            options["rngs"] = nnx.Rngs(drawn)
         outputs = module(x, **options)  # pyright: ignore[reportCallIssue]
         after = nnx.to_pure_dict(nnx.split(module, *_PARTS)[-1])
         return outputs, _like(stats, _plain(after))
@@ -103,30 +107,22 @@ def from_nnx(factory: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     return Model(init, apply)
 
 
-def _new_streams(keys: Any, key: jax.Array | None) -> Any:
-    """The keys of a module's random streams, each made of the one key and of its position."""
-    shapes, structure = jax.tree.flatten(keys)
-    made = [jax.random.fold_in(_not_none(key), i) for i in range(len(shapes))]
-    split = [
-        jax.random.split(one, shape.shape) if shape.shape else one
-        for one, shape in zip(made, shapes, strict=True)
-    ]
-    return jax.tree.unflatten(structure, split)
-
-
-def _not_none(key: jax.Array | None) -> jax.Array:
-    """A module that draws in evaluation always draws the same."""
-    return jax.random.key(0) if key is None else key
-
-
 @dataclasses.dataclass(frozen=True)
 class Linen:
-    """A Linen module, which is a model once it is known what comes in."""
+    """A model of a Linen module; stats are its collections other than "params".
+
+    If its `__call__` asks for `train`, `training` or `deterministic`, it gets that.
+
+    >>> linen_model = from_linen(linen.Dense(2))
+    >>> model = as_model(linen_model, jax.ShapeDtypeStruct((3,), jnp.float32), 2)
+    >>> jax.tree.map(jnp.shape, model.init(jax.random.key(0)))
+    ({'bias': (2,), 'kernel': (3, 2)}, {})
+    """
 
     module: linen.Module
 
     def model(self, inputs: jax.ShapeDtypeStruct) -> Model:
-        """The model for examples of this shape and type."""
+        """The model, once it is known what comes in."""
         module = self.module
 
         def init(key: jax.Array) -> tuple[Any, Any]:
@@ -137,9 +133,7 @@ class Linen:
             variables.pop("intermediates", None)
             return params, variables
 
-        def apply(
-            params: Any, stats: Any, x: Any, *, train: bool, key: jax.Array | None = None
-        ) -> tuple[Any, Any]:
+        def apply(params: Any, stats: Any, x: Any, *, train: bool, key: Any = None) -> Answer:
             outputs, after = module.apply(
                 {"params": params, **stats},
                 x,
@@ -153,17 +147,7 @@ class Linen:
         return Model(init, apply)
 
 
-def from_linen(module: linen.Module) -> Linen:
-    """A model of a Linen module; stats are its collections other than "params".
-
-    If its `__call__` asks for `train`, `training` or `deterministic`, it gets that.
-
-    >>> linen_model = from_linen(linen.Dense(2))
-    >>> model = as_model(linen_model, jax.ShapeDtypeStruct((3,), jnp.float32), 2)
-    >>> jax.tree.map(jnp.shape, model.init(jax.random.key(0)))
-    ({'bias': (2,), 'kernel': (3, 2)}, {})
-    """
-    return Linen(module)
+from_linen = Linen
 
 
 def from_equinox(make: Callable[[jax.Array], Any]) -> Model:
@@ -199,23 +183,15 @@ def from_equinox(make: Callable[[jax.Array], Any]) -> Model:
         return jax.tree.structure(made), named(*made)
 
     def init(key: jax.Array) -> tuple[Any, Any]:
-        arrays = {
-            name: leaf
-            for name, leaf in named(*build(key)).items()
-            if isinstance(leaf, jax.Array | np.ndarray)
-        }
-        learned = {
-            name
-            for name, array in arrays.items()
-            if eqx.is_inexact_array(array) and not name.startswith("state ")
-        }
-        params = {name: array for name, array in arrays.items() if name in learned}
-        stats = {name: array for name, array in arrays.items() if name not in learned}
-        return _plain(params), _plain(stats)
+        params, stats = {}, {}
+        for name, leaf in named(*build(key)).items():
+            if eqx.is_inexact_array(leaf) and not name.startswith("state "):
+                params[name] = jnp.asarray(leaf)
+            elif isinstance(leaf, jax.Array | np.ndarray):
+                stats[name] = jnp.asarray(leaf)
+        return params, stats
 
-    def apply(
-        params: Any, stats: Any, x: Any, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[Any, Any]:
+    def apply(params: Any, stats: Any, x: Any, *, train: bool, key: Any = None) -> Answer:
         treedef, leaves = structure()
         arrays = {**params, **stats}
         filled = [arrays.get(name, leaf) for name, leaf in leaves.items()]
@@ -268,18 +244,13 @@ def as_model(given: Any, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
         if parameter.default is parameter.empty
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
-    named = {name: known[name] for name in asked if name in known}
-
-    def call(**more: Any) -> Any:
-        return given(**named, **more)
-
+    call = functools.partial(given, **{name: known[name] for name in asked if name in known})
     match [name for name in asked if name not in known]:
         case []:
             made = call()
             if not isinstance(made, Model | Linen | linen.Module):
-                raise _no_model(
-                    f"a {type(made).__name__} came back for {', '.join(asked) or 'nothing'}"
-                )
+                came = f"a {type(made).__name__} came back"
+                raise _no_model(f"{came} for {', '.join(asked) or 'nothing'}")
             return as_model(made, inputs, outputs)
         case ["key"]:
             return from_equinox(lambda key: call(key=key))
@@ -307,17 +278,13 @@ def with_compute_dtype(model: Model, dtype_name: str) -> Model:
         return model
 
     def cast(tree: Any, to: Any) -> Any:
-        def one(x: Any) -> Any:
-            return x.astype(to) if jnp.issubdtype(x.dtype, jnp.floating) else x
-
-        return jax.tree.map(one, tree)
-
-    def apply(
-        params: Any, stats: Any, x: Any, *, train: bool, key: jax.Array | None = None
-    ) -> tuple[Any, Any]:
-        outputs, after = model.apply(
-            cast(params, dtype), stats, cast(x, dtype), train=train, key=key
+        return jax.tree.map(
+            lambda x: x.astype(to) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
         )
+
+    def apply(params: Any, stats: Any, x: Any, *, train: bool, key: Any = None) -> Answer:
+        params, x = cast((params, x), dtype)
+        outputs, after = model.apply(params, stats, x, train=train, key=key)
         return cast(outputs, jnp.float32), _like(stats, after)
 
     return Model(model.init, apply)
@@ -349,8 +316,5 @@ def _select(like: Any, tree: Any) -> Any:
 
 def _like(stats: Any, after: Any) -> Any:
     """The stats after a call in the structure and types that they had before it."""
-
-    def one(old: Any, new: Any) -> jax.Array:
-        return jnp.asarray(new, old.dtype)
-
-    return jax.tree.map(one, stats, _select(stats, after))
+    after = _select(stats, after)
+    return jax.tree.map(lambda old, new: jnp.asarray(new, old.dtype), stats, after)

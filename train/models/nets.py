@@ -1,4 +1,4 @@
-"""The networks that have a name, and their settings: the ResNets and a multilayer perceptron."""
+"""The networks that have a name, and their settings."""
 
 import dataclasses
 import math
@@ -16,11 +16,7 @@ from train.models.pretrained import import_weights
 
 
 def uniform(fan_in: int) -> nnx.Initializer:
-    """An initializer that draws from +-1/sqrt(fan_in), for kernels and biases alike, as torch does.
-
-    >>> float(abs(uniform(4)(jax.random.key(0), (100, 2), jnp.float32)).max()) <= 0.5
-    True
-    """
+    """Draws from +-1/sqrt(fan_in), for kernels and biases alike, as torch does."""
     limit = fan_in**-0.5
 
     def init(key: jax.Array, shape: Sequence[int], dtype: jnp.dtype) -> jax.Array:
@@ -75,7 +71,6 @@ class ImageConv(nnx.Conv):
 
 
 def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:
-    """A dense layer with bias."""
     init = uniform(inputs)
     return nnx.Linear(inputs, outputs, kernel_init=init, bias_init=init, rngs=rngs)
 
@@ -86,21 +81,14 @@ def batch_norm(channels: int, *, rngs: nnx.Rngs) -> nnx.BatchNorm:
         channels,
         momentum=0.9,
         epsilon=1e-5,
-        promote_dtype=_as_they_are,
+        # What comes out has the type of what goes in, though the running statistics are float32.
+        promote_dtype=lambda arrays, **_: arrays,
         rngs=rngs,
     )
 
 
-def _as_they_are(arrays: Any, **_: Any) -> Any:
-    """What comes out has the type of what goes in, though the running statistics are float32."""
-    return arrays
-
-
 def dropout(rate: float) -> nnx.Dropout:
-    """Dropout whose random stream `from_nnx` supplies.
-
-    It takes no key from the parameters' stream, so a rate changes no initial parameter.
-    """
+    # `from_nnx` supplies its random stream: a rate changes no initial parameter.
     return nnx.Dropout(rate, rngs=nnx.Rngs(0) if rate else None)
 
 
@@ -112,10 +100,8 @@ class OneConvBlock(nnx.Module):
         self.bn1 = batch_norm(outputs, rngs=rngs)
         self.bn2 = batch_norm(outputs, rngs=rngs)
         self.drop = dropout(rate)
-        if stride > 1 or inputs != outputs:
-            self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs)
-        else:
-            self.shortcut = None
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs) if changes else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.drop(self.bn1(jax.nn.relu(self.conv(x))))
@@ -148,39 +134,25 @@ class BasicBlock(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """A stem, four stages of two blocks, the mean over the last map, a dense output layer.
+    """A stem, four stages of two blocks, the mean over the last map, a dense output layer."""
 
-    `imagenet_stem` shrinks the image fourfold before the first stage: a 7x7 convolution of stride
-    2 and a maximum over 3x3 of stride 2, instead of one 3x3 convolution.
-    """
-
-    def __init__(
-        self,
-        channels: int,
-        num_outputs: int,
-        *,
-        block: Callable[..., OneConvBlock | BasicBlock],
-        width: int,
-        imagenet_stem: bool,
-        rate: float,
-        rngs: nnx.Rngs,
-    ):
-        self.imagenet_stem = imagenet_stem
-        size, stride, padding = (7, 2, 3) if imagenet_stem else (3, 1, 1)
+    def __init__(self, channels: int, outputs: int, net: "ReducedResNet18", *, rngs: nnx.Rngs):
+        self.imagenet_stem = net.imagenet_stem
+        size, stride, padding = (7, 2, 3) if net.imagenet_stem else (3, 1, 1)
         self.stem = conv(
-            channels, width, size, stride=stride, padding=padding, kind=ImageConv, rngs=rngs
+            channels, net.width, size, stride=stride, padding=padding, kind=ImageConv, rngs=rngs
         )
-        self.stem_bn = batch_norm(width, rngs=rngs)
+        self.stem_bn = batch_norm(net.width, rngs=rngs)
         self.blocks = nnx.Dict()
-        inputs = width
+        inputs = net.width
         for stage in range(1, 5):
-            outputs = width * 2 ** (stage - 1)
+            width = net.width * 2 ** (stage - 1)
             for i in (1, 2):
                 stride = 2 if stage > 1 and i == 1 else 1
-                made = block(inputs, outputs, stride, rate, rngs=rngs)
-                self.blocks[f"stage{stage}_block{i}"] = made
-                inputs = outputs
-        self.output = dense(inputs, num_outputs, rngs=rngs)
+                name = f"stage{stage}_block{i}"
+                self.blocks[name] = net.block(inputs, width, stride, net.dropout, rngs=rngs)
+                inputs = width
+        self.output = dense(inputs, outputs, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = jax.nn.relu(self.stem_bn(self.stem(x)))
@@ -196,15 +168,13 @@ class ResNet(nnx.Module):
 class Perceptron(nnx.Module):
     """Dense layers over the flattened input, relu and dropout after every hidden one."""
 
-    def __init__(
-        self, inputs: int, num_outputs: int, *, hidden: Sequence[int], rate: float, rngs: nnx.Rngs
-    ):
+    def __init__(self, inputs: int, outputs: int, net: "MLP", *, rngs: nnx.Rngs):
         self.hidden = nnx.Dict()
-        for i, outputs in enumerate(hidden, 1):
-            self.hidden[f"dense{i}"] = dense(inputs, outputs, rngs=rngs)
-            inputs = outputs
-        self.output = dense(inputs, num_outputs, rngs=rngs)
-        self.drop = dropout(rate)
+        for i, size in enumerate(net.hidden, 1):
+            self.hidden[f"dense{i}"] = dense(inputs, size, rngs=rngs)
+            inputs = size
+        self.output = dense(inputs, outputs, rngs=rngs)
+        self.drop = dropout(net.dropout)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = x.reshape(x.shape[0], -1)
@@ -218,8 +188,6 @@ class Net:
     """A named network: called with what comes in and how many outputs there are, it is a Model."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    """One line for the user who chooses."""
 
     dropout: float = 0.0
     """Dropout after every normalisation or hidden layer."""
@@ -240,13 +208,14 @@ class Net:
 
 
 class ReducedResNet18(Net):
+    """The paper's network: 20 to 160 channels, one convolution a block."""
+
     name = "resnet18-reduced"
-    summary = "the paper's network: 20 to 160 channels, one convolution a block"
     block: ClassVar[Callable[..., OneConvBlock | BasicBlock]] = OneConvBlock
     width: ClassVar[int] = 20
     imagenet_stem: ClassVar[bool] = False
-    min_side: ClassVar[int] = 8
-    """The smallest image, in pixels, that leaves the last feature map something to see."""
+    """Shrinks the image fourfold before the first stage, by a 7x7 convolution and a maximum."""
+    min_side: ClassVar[int] = 8  # In pixels: leaves the last feature map something to see.
 
     def __call__(self, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
         shape = inputs.shape
@@ -258,27 +227,21 @@ class ReducedResNet18(Net):
         return super().__call__(inputs, outputs)
 
     def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
-        return ResNet(
-            shape[-1],
-            outputs,
-            block=self.block,
-            width=self.width,
-            imagenet_stem=self.imagenet_stem,
-            rate=self.dropout,
-            rngs=rngs,
-        )
+        return ResNet(shape[-1], outputs, self, rngs=rngs)
 
 
 class ReducedResNet18TwoConv(ReducedResNet18):
+    """The literature's reduced ResNet18: 20 to 160 channels, two convolutions a block."""
+
     name = "resnet18-reduced-2conv"
-    summary = "the literature's reduced ResNet18: 20 to 160 channels, two convolutions a block"
     block = BasicBlock
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ResNet18(ReducedResNet18TwoConv):
+    """ResNet18 at full width, for ImageNet weights."""
+
     name = "resnet18"
-    summary = "ResNet18 at full width, for ImageNet weights"
     width = 64
     imagenet_stem = True
     min_side = 32
@@ -288,8 +251,8 @@ class ResNet18(ReducedResNet18TwoConv):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        printable = (self.pretrained or "").isprintable()
-        settings.check(printable, "pretrained", "must be printable", self.pretrained)
+        path = self.pretrained
+        settings.check((path or "").isprintable(), "pretrained", "must be printable", path)
 
     def __call__(self, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
         model = super().__call__(inputs, outputs)
@@ -299,32 +262,32 @@ class ResNet18(ReducedResNet18TwoConv):
         loaded = import_weights(self.pretrained, *jax.eval_shape(model.init, jax.random.key(0)))
 
         def init(key: jax.Array) -> Any:
-            def pick(fresh: jax.Array, stored: Any) -> jax.Array:
-                return fresh if isinstance(stored, jax.ShapeDtypeStruct) else stored
-
-            return jax.tree.map(pick, model.init(key), loaded)
+            return jax.tree.map(
+                lambda fresh, stored: fresh if isinstance(stored, jax.ShapeDtypeStruct) else stored,
+                model.init(key),
+                loaded,
+            )
 
         return Model(init, model.apply)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MLP(Net):
+    """A multilayer perceptron with the hidden layers you choose."""
+
     name = "mlp"
-    summary = "a multilayer perceptron with the hidden layers you choose"
 
     hidden: tuple[int, ...] = (100, 100)
     """Sizes of the hidden layers."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        small, most = min(self.hidden, default=1), settings.MOST
-        settings.check(small >= 1, "hidden", "must be sizes above 0", self.hidden)
-        large = max(self.hidden, default=1)
-        settings.check(large <= most, "hidden", f"must be at most {most}", self.hidden)
+        sizes, most = self.hidden, settings.MOST
+        settings.check(min(sizes, default=1) >= 1, "hidden", "must be sizes above 0", sizes)
+        settings.check(max(sizes, default=1) <= most, "hidden", f"must be at most {most}", sizes)
 
     def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
-        inputs = math.prod(shape)
-        return Perceptron(inputs, outputs, hidden=self.hidden, rate=self.dropout, rngs=rngs)
+        return Perceptron(math.prod(shape), outputs, self, rngs=rngs)
 
 
 MODELS: dict[str, Net] = {

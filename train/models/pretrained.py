@@ -37,24 +37,10 @@ def named_weights(params: Any, stats: Any) -> dict[str, np.ndarray]:
     {'params.output.bias': array([0., 0.], dtype=float32)}
     """
     leaves = jax.tree_util.tree_leaves_with_path({"params": params, "stats": stats})
-    return {_dotted(path): np.asarray(leaf) for path, leaf in leaves}
-
-
-def from_named_weights(
-    source: str | Path, weights: Mapping[str, np.ndarray], params: Any, stats: Any
-) -> tuple[Any, Any]:
-    """Trees like these, which may be of shapes alone, with the values of `named_weights`."""
-    like = {"params": params, "stats": stats}
-    leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    shapes = {_dotted(path): leaf.shape for path, leaf in leaves}
-    _check(source, weights, shapes)
-    arrays = [jnp.asarray(weights[_dotted(path)], leaf.dtype) for path, leaf in leaves]
-    filled = jax.tree.unflatten(structure, arrays)
-    return filled["params"], filled["stats"]
-
-
-def _dotted(path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator=".")
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
+        for path, leaf in leaves
+    }
 
 
 def import_weights(
@@ -75,15 +61,29 @@ def import_weights(
     flat = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(batch_stats)
     names = {key: torch_name(key) for key in flat}
     if skip_output:
-        names = {key: name for key, name in names.items() if not _is_output(name)}
-        state_dict = {name: x for name, x in state_dict.items() if not _is_output(name)}
-    shapes = {name: _torch_shape(flat[key].shape) for key, name in names.items()}
-    _check(path, state_dict, shapes)
+        names = {key: name for key, name in names.items() if not name.startswith("fc.")}
+        state_dict = {name: x for name, x in state_dict.items() if not name.startswith("fc.")}
+    shapes = {
+        name: tuple(flat[key].shape[axis] for axis in _TO_TORCH[len(flat[key].shape)])
+        for key, name in names.items()
+    }
+    faults = [f"{name} is missing" for name in shapes if name not in state_dict]
+    faults += [f"{name} is not in the model" for name in state_dict if name not in shapes]
+    faults += [
+        f"{name} has shape {state_dict[name].shape}, the model {shape}"
+        for name, shape in shapes.items()
+        if name in state_dict and state_dict[name].shape != shape
+    ]
+    if faults:
+        raise UserError(f"{path} does not fit the model: {'; '.join(faults)}.")
+
+    def ours(array: np.ndarray) -> jax.Array:
+        return jnp.asarray(array.transpose(_FROM_TORCH[array.ndim]), jnp.float32)
 
     def fill(tree: dict[str, Any]) -> dict[str, Any]:
         return traverse_util.unflatten_dict(
             {
-                key: _from_torch(state_dict[names[key]]) if key in names else value
+                key: ours(state_dict[names[key]]) if key in names else value
                 for key, value in traverse_util.flatten_dict(tree).items()
             }
         )
@@ -157,29 +157,3 @@ def _read_torch(path: Path) -> dict[str, np.ndarray]:
     if not isinstance(state_dict, Mapping) or not all(map(torch.is_tensor, state_dict.values())):
         raise UserError(f"{path} holds something else than a state dict of named tensors.")
     return {name: x.float().numpy() for name, x in state_dict.items()}
-
-
-def _check(
-    path: str | Path, found: Mapping[str, np.ndarray], wanted: Mapping[str, tuple[int, ...]]
-) -> None:
-    faults = [f"{name} is missing" for name in wanted if name not in found]
-    faults += [f"{name} is not in the model" for name in found if name not in wanted]
-    faults += [
-        f"{name} has shape {found[name].shape}, the model {shape}"
-        for name, shape in wanted.items()
-        if name in found and found[name].shape != shape
-    ]
-    if faults:
-        raise UserError(f"{path} does not fit the model: {'; '.join(faults)}.")
-
-
-def _is_output(name: str) -> bool:
-    return name.startswith("fc.")
-
-
-def _torch_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(shape[axis] for axis in _TO_TORCH[len(shape)])
-
-
-def _from_torch(array: np.ndarray) -> jnp.ndarray:
-    return jnp.asarray(array.transpose(_FROM_TORCH[array.ndim]), jnp.float32)

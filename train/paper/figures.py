@@ -4,7 +4,7 @@ A config has one where its stream, method, optimizer, epochs and memory are thos
 other setting that changes results departs from the paper. A setting that the paper tuned may have
 the value of the paper's appendix (the preset) or the one in the authors' log, which differ in
 places; a note says where the logged one is another. Points on which the paper and its authors' code
-differ (`_READINGS`) compare with the same row.
+differ compare with the same row.
 
 How rows that contradict each other are read:
 
@@ -24,11 +24,8 @@ How rows that contradict each other are read:
 """
 
 import csv
-import dataclasses
 import functools
-import math
 import pathlib
-import re
 from typing import NamedTuple
 
 from train.paper.presets import ABLATIONS, usual
@@ -40,10 +37,8 @@ class Reference(NamedTuple):
 
     mean: float
     std: float
-    source: str
-    """The table, or the authors' log."""
-    note: str
-    """What to know when comparing; mostly empty."""
+    source: str  # The table, or the authors' log.
+    note: str  # What to know when comparing; mostly empty.
 
 
 AUTHORS_LOG = "the authors' log"
@@ -88,15 +83,16 @@ _TUNED = {
     "lambda": "ewc_lambda",
     "b": "b",
 }
-_READINGS = (
+_MTL_ROUNDS = 6
+_NOT_COMPARED = (
+    # Points on which the paper and its authors' code differ.
     *("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher", "fisher_samples"),
     *("statistics_twice", "multitask_order"),
-)
-_MTL_ROUNDS = 6
-_NO_RESULT = ("log_every", "steps_per_call", "capacity")
-_IN_KEY = (
+    # What changes no result.
+    *("log_every", "steps_per_call", "capacity"),
+    # What names the row, or is compared by itself.
     *("stream", "method", "optimizer", "epochs", "memory_per_class", "num_gradients"),
-    "relatedness",
+    *("relatedness", "pretrained"),
 )
 _ROUNDING = {"accuracy": 0.06, "learning_accuracy": 0.06, "forgetting": 0.006}
 
@@ -108,15 +104,12 @@ class _Key(NamedTuple):
 
     stream: str
     method: str
-    memory: int | None
-    """Examples a class, of A-GEM and ER."""
+    memory: int | None  # Examples a class, of A-GEM and ER.
     epochs: int
 
 
-@dataclasses.dataclass(frozen=True)
-class _Logged:
-    settings: dict[str, float]
-    """Values of what the paper tuned."""
+class _Logged(NamedTuple):
+    settings: dict[str, float]  # Values of what the paper tuned.
     figures: dict[str, tuple[float, float]]
     complete_runs: int
 
@@ -133,25 +126,23 @@ def reference(record: Record, metric: str) -> Reference | None:
     key = _key(record)
     if key is None or departures(record):
         return None
-    logged = _log().get(key)
-    printed = _printed().get((key, metric))
-    notes = _other_settings(record, logged)
-    if printed is None:
-        if logged is None or metric not in logged.figures:
-            return None
-        mean, std = logged.figures[metric]
-        return Reference(mean, std, AUTHORS_LOG, "; ".join([AUTHORS_LOG, *notes]))
-    mean, std, source = printed
-    if logged and metric in logged.figures:
-        theirs = logged.figures[metric]
-        if abs(theirs[0] - mean) > _ROUNDING[metric]:
-            notes.append("the authors' log has {:.4g} ± {:.2g}".format(*theirs))
+    logged = _log().get(key, _Logged({}, {}, 0))
+    theirs = logged.figures.get(metric)
+    notes = [
+        f"logged at {name.replace('_', ' ')} {value:g}"
+        for name, value in logged.settings.items()
+        if name in record and value != record[name]
+    ]
+    if (key, metric) not in _printed():
+        return theirs and Reference(*theirs, AUTHORS_LOG, "; ".join([AUTHORS_LOG, *notes]))
+    mean, std, source = _printed()[key, metric]
+    if theirs and abs(theirs[0] - mean) > _ROUNDING[metric]:
+        notes.append("the authors' log has {:.4g} ± {:.2g}".format(*theirs))
     if metric == "backward_transfer":
         tasks = record["num_tasks"]
         mean, std = mean * tasks / (tasks - 1), std * tasks / (tasks - 1)
-        notes.insert(
-            0, f"printed as accuracy minus LA; here times {tasks}/{tasks - 1}, as BWT is defined"
-        )
+        as_defined = f"here times {tasks}/{tasks - 1}, as BWT is defined"
+        notes.insert(0, f"printed as accuracy minus LA; {as_defined}")
     return Reference(mean, std, source, "; ".join(notes))
 
 
@@ -169,40 +160,17 @@ def departures(record: Record) -> list[str]:
     logged = _log().get(key) if key else None
     if key is None or (logged is None and key not in {found for found, _ in _printed()}):
         return ["the paper has no such run"]
-    papers = usual(record)
-    found = []
-    for name, value in record.items():
-        if name in _READINGS + _NO_RESULT + _IN_KEY + ("pretrained",):
-            continue
-        valid = [papers[name]]
-        if logged and name in logged.settings:
-            valid.append(logged.settings[name])
-        if value not in valid:
-            found.append(f"{name} {value}, not {papers[name]}")
+    papers, tuned = usual(record), logged.settings if logged else {}
+    found = [
+        f"{name} {value}, not {papers[name]}"
+        for name, value in record.items()
+        if name not in _NOT_COMPARED and value not in (papers[name], tuned.get(name, papers[name]))
+    ]
     # Only the birds start from weights learned on ImageNet.
     pretrained = record.get("pretrained") is not None
     if pretrained != (record["stream"] == "split-cub"):
         found.append("pretrained weights" if pretrained else "no pretrained weights")
     return found
-
-
-def difference(mean: float, figure: Reference | None) -> float:
-    """How far a measured mean lies above the paper's, in the paper's deviations; NaN if unknown.
-
-    >>> difference(63.0, Reference(62.0, 0.5, "", ""))
-    2.0
-    >>> difference(63.0, Reference(62.0, 0.0, "", ""))
-    nan
-    """
-    return (mean - figure.mean) / figure.std if figure and figure.std > 0 else math.nan
-
-
-def _other_settings(record: Record, logged: _Logged | None) -> list[str]:
-    return [
-        f"logged at {name.replace('_', ' ')} {value:g}"
-        for name, value in (logged.settings if logged else {}).items()
-        if name in record and value != record[name]
-    ]
 
 
 def _key(record: Record) -> _Key | None:
@@ -247,7 +215,9 @@ def _printed() -> dict[tuple[_Key, str], tuple[float, float, str]]:
     found: dict[tuple[_Key, str], tuple[float, float, str]] = {}
     rows = _read("results.csv")
     for row in sorted(rows, key=lambda row: list(_TABLES).index(row["table"])):
-        method, memory = _split_memory(row["method"])
+        method, _, given = row["method"].partition(" (M=")
+        # A-GEM and ER keep one example a class where nothing else is said.
+        memory = int(given[:-1]) if given else 1 if method in ("A-GEM", "ER") else None
         epochs = 5 if row["table"] == "five_epochs" else 1
         if method == "MTL" and epochs > 1:
             continue
@@ -255,16 +225,6 @@ def _printed() -> dict[tuple[_Key, str], tuple[float, float, str]]:
         figure = float(row["mean"]), float(row["std"]), _TABLES[row["table"]]
         found.setdefault((key, _METRICS[row["metric"]]), figure)
     return found
-
-
-def _split_memory(method: str) -> tuple[str, int | None]:
-    """A-GEM and ER keep one example a class where nothing else is said.
-
-    >>> _split_memory("ER (M=10)"), _split_memory("A-GEM"), _split_memory("EWC")
-    (('ER', 10), ('A-GEM', 1), ('EWC', None))
-    """
-    name, _, memory = re.sub(r" \(M=(\d+)\)$", r"|\1", method).partition("|")
-    return name, int(memory) if memory else 1 if name in ("A-GEM", "ER") else None
 
 
 @functools.cache

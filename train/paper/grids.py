@@ -1,9 +1,8 @@
 """The values that a search tries for each method and optimizer.
 
-The paper's appendix has a grid for each of its optimizers, and for EWC, A-GEM and ER with SGD. The
-others are ours: the ablations of TAG-RMSProp take its grid (without b, where they do not use it),
-and any other method takes the grid of its optimizer, together with the settings that the paper
-searched for that method.
+The paper has grids for its optimizers, and for EWC, A-GEM and ER with SGD. The others are ours: the
+ablations of TAG-RMSProp take its grid, and any other method that of its optimizer, together with
+the settings that the paper searched for that method.
 """
 
 from train.paper.presets import ABLATIONS

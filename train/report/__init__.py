@@ -1,9 +1,7 @@
 """Tables and plots of any set of runs, beside the figures of the paper.
 
 `groups` says which runs belong together, `comparison` what is measured and said of them,
-`drawings` which plots there are; the rest writes all this as text, HTML and CSV. Reads what `run`
-has written, and imports nothing that trains: `train.paper`, `train.run.config`, `records` and
-`metrics`, the data sets of `train.streams`, `train.plots`, and what lies below these.
+`drawings` which plots there are; the rest writes all this as text, HTML and CSV.
 """
 
 from train.report.groups import Group, Section, collect, sections

@@ -4,10 +4,10 @@ import collections
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from train import paper
 from train.report.groups import NOTHING, Group, Section
-from train.run import metrics
 
 PAPER = (
     "Malviya, Ravindran and Chandar, “TAG: Task-based Accumulated Gradients for Lifelong "
@@ -22,8 +22,7 @@ class Metric:
 
     field: str
     name: str
-    unit: str
-    """% for what the summary has as a fraction."""
+    unit: str  # % for what the summary has as a fraction.
     digits: str
     lower_is_better: bool = False
 
@@ -65,14 +64,14 @@ class Comparison:
 
     metric: Metric
     mean: float
-    std: float
-    """Over the seeds, ddof 0; NaN for one seed."""
+    std: float  # Over the seeds, ddof 0; NaN for one seed.
     reference: paper.Reference | None
 
     @property
     def difference(self) -> float:
         """In the paper's deviations; NaN where there is no figure, or none of its deviation."""
-        return paper.difference(self.mean, self.reference)
+        figure = self.reference
+        return (self.mean - figure.mean) / figure.std if figure and figure.std > 0 else math.nan
 
     def measured_text(self) -> str:
         return spread(self.mean, self.std, self.metric.digits)
@@ -86,11 +85,9 @@ class Comparison:
 
 
 def compare(group: Group, metric: Metric) -> Comparison:
-    """Mean and deviation over the seeds of a group, and the paper's."""
     values = metric.factor * group.values(metric.field)
-    mean, std = metrics.over_seeds(values)
-    deviation = float(std) if len(values) > 1 else math.nan
-    return Comparison(metric, float(mean), deviation, group.reference(metric.field))
+    deviation = float(values.std()) if len(values) > 1 else math.nan
+    return Comparison(metric, float(values.mean()), deviation, group.reference(metric.field))
 
 
 def spread(mean: float, std: float, digits: str) -> str:
@@ -104,19 +101,17 @@ def spread(mean: float, std: float, digits: str) -> str:
     return f"{mean:{digits}}" + ("" if math.isnan(std) else f" ± {std:{digits}}")
 
 
-class Footnotes:
-    """Numbers notes in the order in which they are met; the same note has the same number."""
+Rows: TypeAlias = list[tuple[Group, list[Comparison]]]
 
-    def __init__(self) -> None:
-        self.texts: list[str] = []
 
-    def number(self, text: str) -> int | None:
-        """None for an empty note."""
-        if not text:
-            return None
-        if text not in self.texts:
-            self.texts.append(text)
-        return self.texts.index(text) + 1
+def rows(section: Section) -> tuple[Rows, dict[str, int]]:
+    """Every group with its metrics; and the different notes of the paper's figures, numbered in the
+    order in which a table has them."""
+    metrics = metrics_of(section.score)
+    found = [(group, [compare(group, metric) for metric in metrics]) for group in section.groups]
+    figures = [each.reference for _, row in found for each in row if each.reference]
+    notes = dict.fromkeys(figure.note for figure in figures if figure.note)
+    return found, {note: number for number, note in enumerate(notes, start=1)}
 
 
 def explanation(sections: Sequence[Section]) -> list[str]:
@@ -149,7 +144,7 @@ def remarks(section: Section) -> list[str]:
             "Evaluated on held-out training data: to choose settings by, not to compare with the "
             "paper."
         )
-    labels: dict[str, list[str]] = collections.defaultdict(list)
+    labels = collections.defaultdict(list)
     for group in section.groups:
         if not group.complete:
             labels["subset of the data, not compared with the paper."].append(group.label)
@@ -160,15 +155,17 @@ def remarks(section: Section) -> list[str]:
     for why, those in labels.items():
         everything = len(those) == len(section.groups) > 1
         found.append(f"{'all methods' if everything else ', '.join(those)}: {why}")
-    for group in section.groups:
-        for path in group.repeated:
-            found.append(f"{group.label}: {path} repeats a seed and was left out.")
+    found += [
+        f"{group.label}: {path} repeats a seed and was left out."
+        for group in section.groups
+        for path in group.repeated
+    ]
     return found
 
 
 def seeds_in_words(section: Section) -> str:
     """The seeds of most groups, and those of the others by name."""
-    labels: dict[str, list[str]] = collections.defaultdict(list)
+    labels = collections.defaultdict(list)
     for group in section.groups:
         labels[", ".join(str(run.seed) for run in group.runs)].append(group.label)
     usual = max(labels, key=lambda seeds: len(labels[seeds]))

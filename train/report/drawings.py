@@ -11,30 +11,22 @@ from train.report.comparison import Metric, metrics_of
 from train.report.groups import Group, Section, counterparts, slug
 from train.run import metrics
 
-MOST = 10
-"""Curves that can still be told apart."""
-
-_CONSTANT = ("uniform", "self")
-"""Weigh all other tasks alike, by definition: there is nothing to see in that."""
-_WITHOUT_TAG = ("sgd", "stable-sgd")
+MOST = 10  # Curves that can still be told apart.
+_CONSTANT = ("uniform", "self")  # Weigh all other tasks alike: there is nothing to see in that.
 _PLAIN = ("sgd", "adagrad", "rmsprop", "adam", "tag-rmsprop", "tag-adagrad", "tag-adam")
-_WEIGHTED = ("tag-rmsprop", "tag-uniform", "tag-age", "tag-g", "tag-self")
+_WEIGHTED = ("tag-rmsprop", "tag-uniform", "tag-age", "tag-g", "tag-self")  # The paper's variants.
 
 
 @dataclasses.dataclass(frozen=True)
 class Drawing:
     """One figure."""
 
-    name: str
-    """Unique in the report: of a file, of an element."""
+    name: str  # Unique in the report: of a file, of an element.
     title: str
     figure: Figure
-    narrow: Figure | None = None
-    """The same for a screen held upright, where one was drawn."""
-    detail: bool = False
-    """Of one group alone, and so one of many."""
-    wide: bool = False
-    """Has many lines that need room."""
+    narrow: Figure | None = None  # The same for a screen held upright, where one was drawn.
+    detail: bool = False  # Of one group alone, and so one of many.
+    wide: bool = False  # Has many lines that need room.
 
 
 def drawings(
@@ -47,11 +39,11 @@ def drawings(
         yield _along_stream(section, family, groups)
     for metric in chosen:
         if any(np.isfinite(group.values(metric.field)).any() for group in section.groups):
-            yield _bars(section, metric)
+            yield _bars(section, section.groups, metric)
     paired = [group for pair in pairs(section) for group in pair]
     if 0 < len(paired) < len(section.groups):  # Else the bars above have them side by side.
         for metric in chosen:
-            yield _with_and_without_tag(section, paired, metric)
+            yield _bars(section, paired, metric, as_pairs=True)
     yield from _of_groups(section, detailed)
 
 
@@ -60,11 +52,16 @@ def families(section: Section) -> dict[str, list[Group]]:
     comparisons that the paper draws. Every group is in one."""
     if len(section.groups) <= MOST:
         return {"": section.groups}
-    kinds = {
-        "methods": [group for group in section.groups if _is_method(group)],
-        "optimizers": [group for group in section.groups if _is_plain(group)],
-        "TAG": [group for group in section.groups if _has_weights(group)],
-    }
+    kinds: dict[str, list[Group]] = {"methods": [], "optimizers": [], "TAG": [], "settings": []}
+    for group in section.groups:
+        if not group.apart:
+            method, optimizer = _kind(group)
+            if optimizer in ("sgd", "stable-sgd") or _kind(group) == ("naive", "tag-rmsprop"):
+                kinds["methods"].append(group)
+            if method == "naive" and optimizer in _PLAIN:
+                kinds["optimizers"].append(group)
+            if optimizer in _WEIGHTED:
+                kinds["TAG"].append(group)
     drawn = {group.label for groups in kinds.values() for group in groups}
     rest = {_kind(group) for group in section.groups if group.label not in drawn}
     kinds["settings"] = [group for group in section.groups if _kind(group) in rest]
@@ -90,21 +87,6 @@ def _kind(group: Group) -> tuple[str, str]:
     return group.config["method"], group.config["optimizer"]
 
 
-def _is_method(group: Group) -> bool:
-    ours = _kind(group) == ("naive", "tag-rmsprop")
-    return not group.apart and (ours or group.config["optimizer"] in _WITHOUT_TAG)
-
-
-def _is_plain(group: Group) -> bool:
-    method, optimizer = _kind(group)
-    return not group.apart and method == "naive" and optimizer in _PLAIN
-
-
-def _has_weights(group: Group) -> bool:
-    """TAG-RMSProp, alone and with a method, and what else its weights may come from."""
-    return not group.apart and group.config["optimizer"] in _WEIGHTED
-
-
 def _along_stream(section: Section, family: str, groups: list[Group]) -> Drawing:
     curves = {
         group.label: np.stack([metrics.average_accuracy(run.accuracy) for run in group.runs])
@@ -119,38 +101,27 @@ def _along_stream(section: Section, family: str, groups: list[Group]) -> Drawing
     return Drawing(name, title, figure, narrow, wide=True)
 
 
-def _bars(section: Section, metric: Metric) -> Drawing:
-    title = f"{section.title}: {metric.name} at the end of the stream"
-    figure, narrow = _draw_bars(section.groups, metric, title)
-    return Drawing(f"{section.slug}-final-{metric.field}", title, figure, narrow)
-
-
-def _with_and_without_tag(section: Section, paired: list[Group], metric: Metric) -> Drawing:
-    title = f"{section.title}: {metric.name} without TAG and with it"
-    figure, narrow = _draw_bars(paired, metric, title, as_pairs=True)
-    return Drawing(f"{section.slug}-pairs-{metric.field}", title, figure, narrow)
-
-
-def _draw_bars(
-    groups: list[Group], metric: Metric, title: str, *, as_pairs: bool = False
-) -> tuple[Figure, Figure]:
-    """Wide and narrow; as pairs in the order given, TAG hatched as in the paper."""
+def _bars(
+    section: Section, groups: list[Group], metric: Metric, *, as_pairs: bool = False
+) -> Drawing:
+    """As pairs in the order given, TAG hatched as in the paper."""
     bars, reference = {}, {}
     for group in groups:
         values = metric.factor * group.values(metric.field)
         if np.isnan(values).all():
             continue  # Learning all tasks at once forgets nothing.
         bars[group.label] = values
-        figure = group.reference(metric.field)
-        if figure:
-            reference[group.label] = figure.mean, figure.std
-    unit = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+        printed = group.reference(metric.field)
+        if printed:
+            reference[group.label] = printed.mean, printed.std
     tagged = [group.label for group in groups if group.config["optimizer"].startswith("tag-")]
-    wide, narrow = (
+    shown = "without TAG and with it" if as_pairs else "at the end of the stream"
+    title = f"{section.title}: {metric.name} {shown}"
+    figure, narrow = (
         plots.method_bars(
             bars,
             title=title,
-            unit=unit,
+            unit=f"{metric.name} ({metric.unit})" if metric.unit else metric.name,
             lower_is_better=metric.lower_is_better,
             reference=reference,
             hatched=tagged if as_pairs else (),
@@ -159,19 +130,19 @@ def _draw_bars(
         )
         for small in (False, True)
     )
-    return wide, narrow
+    name = f"{section.slug}-{'pairs' if as_pairs else 'final'}-{metric.field}"
+    return Drawing(name, title, figure, narrow)
 
 
 def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[Drawing]:
     # One scale for all methods, so that their matrices can be compared.
     limits = plots.round_limits([group.mean_accuracy() for group in section.groups], section.score)
-    for number, group in enumerate(section.groups, start=1):
+    labels = [slug(group.label) for group in section.groups]
+    for number, (group, label) in enumerate(zip(section.groups, labels, strict=True), start=1):
         if not detailed(group):
             continue
-        label = slug(group.label)
-        taken = [slug(other.label) for other in section.groups]
         # Two labels may differ only in what a file name cannot show.
-        end = label if taken.count(label) == 1 else f"{label}-{number}"
+        end = label if labels.count(label) == 1 else f"{label}-{number}"
         # Where all tasks are learned at once only the last row is measured: that is no matrix.
         matrix = group.mean_accuracy()
         if np.isfinite(np.diagonal(matrix)).all():
@@ -180,8 +151,10 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
                 matrix, group.runs[0].tasks, title=title, limits=limits, score=section.score
             )
             yield Drawing(f"{section.slug}-matrix-{end}", title, figure, detail=True)
-        weights, b = group.mean_alpha(), group.strength
-        if weights is not None and group.config.get("relatedness") not in _CONSTANT:
+        measured = [run.alpha for run in group.runs if run.alpha is not None]
+        if measured and group.config.get("relatedness") not in _CONSTANT:
+            weights, b = np.mean(measured, axis=0), group.config.get("b")
+            b = b if isinstance(b, int | float) else None  # An optimizer from outside may have any.
             title = f"{section.title}, {group.label}: weights of the earlier tasks"
             figure = plots.alpha(weights, title=title, b=b)
             yield Drawing(f"{section.slug}-alpha-{end}", title, figure, detail=True)

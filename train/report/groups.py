@@ -4,11 +4,11 @@ import collections
 import dataclasses
 import pathlib
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from train import paper
+from train import files, paper
 from train.errors import UserError
 from train.paper.presets import foreign, usual
 from train.run import metrics
@@ -23,8 +23,7 @@ NOTHING = "–"
 class Group:
     """The finished runs of one config on the same data, one a seed."""
 
-    label: str
-    """Its name in tables and plots, unique in its section."""
+    label: str  # In tables and plots, unique in its section.
     config: Record
     runs: list[Measured]
     apart: tuple[str, ...] = ()
@@ -48,7 +47,6 @@ class Group:
 
     @property
     def score(self) -> str:
-        """What its matrices hold."""
         return "accuracy" if self.config["score"] == "auto" else self.config["score"]
 
     @property
@@ -57,25 +55,14 @@ class Group:
         rate = self.config.get("learning_rate")
         return f"{rate:g}" if isinstance(rate, int | float) else NOTHING
 
-    @property
-    def strength(self) -> float | None:
-        """TAG's b, of an optimizer that has one."""
-        b = self.config.get("b")
-        return float(b) if isinstance(b, int | float) else None
-
     def settings(self) -> list[str]:
         """What it changes in its preset, and what tells it apart; the rate has its own column."""
-        elsewhere = (name for name in ("learning_rate", "evaluate_on") if name in self.config)
-        hidden = [_setting(self.config, name) for name in elsewhere]
-        changed = (_setting(self.config, name) for name in _changed(self.config))
+        hidden = [f"{name} {self.config.get(name)}" for name in ("learning_rate", "evaluate_on")]
+        changed = (f"{name} {self.config[name]}" for name in _changed(self.config))
         return [each for each in dict.fromkeys((*self.apart, *changed)) if each not in hidden]
 
     def mean_accuracy(self) -> np.ndarray:
         return np.mean([run.accuracy for run in self.runs], axis=0)
-
-    def mean_alpha(self) -> np.ndarray | None:
-        found = [run.alpha for run in self.runs if run.alpha is not None]
-        return np.mean(found, axis=0) if found else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +84,6 @@ class Section:
 
     @property
     def slug(self) -> str:
-        """Its name in file names and anchors."""
         return slug(self.title)
 
     @property
@@ -110,6 +96,14 @@ class Section:
         return list(dict.fromkeys(lines))
 
 
+class Origin(NamedTuple):
+    """Runs that were made alike."""
+
+    command: str
+    facts: tuple[str, ...]  # Commit, versions, machine.
+    runs: tuple[str, ...]
+
+
 def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]:
     """Groups of finished runs below these directories, and the runs that are not finished."""
     for root in roots:
@@ -119,14 +113,19 @@ def collect(roots: list[pathlib.Path]) -> tuple[list[Group], list[pathlib.Path]]
     paths = {path.resolve(): path for path in reversed(find_runs(roots))}
     found = [read_measured(path) for path in sorted(paths.values())]
     unfinished = [run.path for run in found if not run.finished]
-    together: dict[tuple[Record, tuple[str, ...]], list[Measured]] = collections.defaultdict(list)
+    together = collections.defaultdict(list)
     for run in found:
         if run.finished:
             together[run.config, tuple(run.sources)].append(run)
     if not together:
         where = ", ".join(map(str, roots))
         raise UserError(f"No finished run below {where}. Make one: python -m train run --help.")
-    groups = [_group(config, runs) for (config, _), runs in together.items()]
+    groups = []
+    for (config, _), runs in together.items():
+        by_seed = {run.seed: run for run in reversed(runs)}
+        repeated = tuple(run.path for run in runs if run is not by_seed[run.seed])
+        ordered = [by_seed[seed] for seed in sorted(by_seed)]
+        groups.append(Group("", config, ordered, repeated=repeated))
     return _labelled(sorted(groups, key=_order)), unfinished
 
 
@@ -138,23 +137,42 @@ def sections(groups: list[Group]) -> list[Section]:
     return [Section(*shared, those) for shared, those in found.items()]
 
 
-def counterparts(without: Record, tagged: Record) -> bool:
-    """Whether one is the other without TAG, as the paper pairs them.
+def origins(section: Section) -> list[Origin]:
+    """The runs of a section, those with the same record together."""
+    together: dict[tuple[str, tuple[str, ...]], list[str]] = collections.defaultdict(list)
+    for group in section.groups:
+        for run in group.runs:
+            together[_record(run)].append(str(run.path))
+    return [Origin(*record, tuple(paths)) for record, paths in together.items()]
 
-    >>> from train.paper.presets import preset
-    >>> tag = preset("split-cub", "tag-rmsprop").record
-    >>> [counterparts(preset("split-cub", name).record, tag) for name in ("sgd", "rmsprop")]
-    [False, True]
-    >>> counterparts(preset("split-cub", "sgd", "er").record,
-    ...     preset("split-cub", "tag-rmsprop", "er").record)
-    True
-    """
+
+def _record(run: Measured) -> tuple[str, tuple[str, ...]]:
+    """What `environment.json` says; it may be missing or from another version."""
+    try:
+        found = files.read_json(run.path / "environment.json")
+    except (FileNotFoundError, UserError):
+        found = None
+    if not isinstance(found, dict):
+        return "", ("no record of how it was made",)
+    facts = [f"commit {found['commit']}"] if found.get("commit") else []
+    packages = found.get("packages")
+    if isinstance(packages, dict):
+        facts += [f"{name} {version}" for name, version in packages.items()]
+    for name, words in (("python", "Python {}"), ("platform", "{}"), ("cores", "{} cores")):
+        facts += [words.format(found[name])] if found.get(name) else []
+    devices = found.get("devices")
+    facts += map(str, devices) if isinstance(devices, list) else []
+    return str(found.get("command", "")), tuple(facts)
+
+
+def counterparts(without: Record, tagged: Record) -> bool:
+    """Whether one is the other without TAG, as the paper pairs them."""
     if any(without[name] != tagged[name] for name in ("method", "epochs")):
         return False
-    pair = without["optimizer"], tagged["optimizer"]
+    plain, tag = without["optimizer"], tagged["optimizer"]
     # The paper's methods take steps of SGD; alone, TAG is held against what it sums.
-    method = tagged["method"] != "naive" and pair == ("sgd", "tag-rmsprop")
-    return f"tag-{pair[0]}" == pair[1] or method
+    with_method = tagged["method"] != "naive" and (plain, tag) == ("sgd", "tag-rmsprop")
+    return tag == f"tag-{plain}" or with_method
 
 
 def slug(name: str) -> str:
@@ -164,17 +182,6 @@ def slug(name: str) -> str:
     'er-tag-rmsprop-b-1.0-epochs-2'
     """
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:120]
-
-
-def _group(config: Record, runs: list[Measured]) -> Group:
-    by_seed: dict[int, Measured] = {}
-    repeated = []
-    for run in runs:
-        if run.seed in by_seed:
-            repeated.append(run.path)
-        by_seed.setdefault(run.seed, run)
-    ordered = [by_seed[seed] for seed in sorted(by_seed)]
-    return Group("", config, ordered, repeated=tuple(repeated))
 
 
 def _kind(group: Group) -> dict[str, str]:
@@ -187,34 +194,25 @@ def _order(group: Group) -> tuple[Any, ...]:
     """Streams, methods and optimizers in the order in which the paper has them, those from outside
     behind; then settings, those next to the preset first."""
     config = group.config
+    places = []
+    for kind, name in _kind(group).items():
+        known = list(KINDS[kind][0]) if kind in KINDS else []
+        places.append((known.index(name), "") if name in known else (len(known), name))
     rate = config.get("learning_rate")
+    rate = rate if isinstance(rate, int | float) else 0
     rest = [str(value) for value in config.values()]
-    return (
-        *(_place(kind, name) for kind, name in _kind(group).items()),
-        rate if isinstance(rate, int | float) else 0,
-        len(_changed(config)),
-        rest,
-        group.runs[0].sources,
-    )
-
-
-def _place(kind: str, name: str) -> tuple[int, str]:
-    known = list(KINDS[kind][0]) if kind in KINDS else []
-    return (known.index(name), "") if name in known else (len(known), name)
+    return (*places, rate, len(_changed(config)), rest, group.runs[0].sources)
 
 
 def _labelled(groups: list[Group]) -> list[Group]:
     """Method and optimizer, and what a group changes in its preset and others of the two do not."""
-    twins: dict[tuple[str, ...], list[Group]] = collections.defaultdict(list)
-    for group in groups:
-        twins[tuple(_kind(group).values())].append(group)
     labelled = []
     for group in groups:
-        others = twins[tuple(_kind(group).values())]
+        others = [other for other in groups if _kind(other) == _kind(group)]
         unlike = {*_changed(group.config), *foreign(group.config)}
         extra = [
-            _setting(group.config, name)
-            for name in group.config
+            f"{name} {value}"
+            for name, value in group.config.items()
             if name in unlike and len({other.config.get(name) for other in others}) > 1
         ]
         if len({tuple(g.runs[0].sources) for g in others if g.config == group.config}) > 1:
@@ -228,7 +226,3 @@ def _changed(config: Record) -> list[str]:
     """What differs from the preset."""
     papers = usual(config)
     return [name for name in config if config[name] != papers[name]]
-
-
-def _setting(config: Record, name: str) -> str:
-    return f"{name} {config[name]}"

@@ -1,19 +1,21 @@
-"""Tables for the terminal, and as CSV: every run, and every metric of every group."""
+"""Tables for the terminal, as Markdown, and as CSV: every run, and every metric of every group."""
 
 import csv
 import math
 import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import rich.box
 import rich.table
 from rich.text import Text
 
-from train.report.comparison import METRICS, compare, metrics_of, remarks
+from train.report import comparison
 from train.report.groups import NOTHING, Group, Section
 from train.run import metrics
 
 _GROUP = ("stream", "evaluate_on", "method", "optimizer", "learning_rate", "epochs")
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def table(section: Section) -> rich.table.Table:
@@ -22,7 +24,7 @@ def table(section: Section) -> rich.table.Table:
     shown = rich.table.Table(
         title=Text(section.title),
         title_justify="left",
-        caption=Text("\n".join(remarks(section))),
+        caption=Text("\n".join(comparison.remarks(section))),
         caption_justify="left",
         box=rich.box.SIMPLE_HEAD,
         padding=0,
@@ -30,13 +32,13 @@ def table(section: Section) -> rich.table.Table:
     )
     naive = all(group.config["method"] == "naive" for group in section.groups)
     shown.add_column("optimizer" if naive else "method", overflow="fold")
-    known = metrics_of(section.score)
-    chosen = known if known == METRICS and not section.compared else known[:2]
+    known = comparison.metrics_of(section.score)
+    chosen = known if known == comparison.METRICS and not section.compared else known[:2]
     for heading in ("rate", "seeds"):
         shown.add_column(heading, justify="right", no_wrap=True)
     for metric in chosen:
         # Only a score's name may be long.
-        heading, short = Text(metric.heading), metric in METRICS
+        heading, short = Text(metric.heading), metric in comparison.METRICS
         shown.add_column(heading, justify="right", no_wrap=short, overflow="fold")
         if section.compared:
             shown.add_column("paper", justify="right", no_wrap=True)
@@ -45,7 +47,7 @@ def table(section: Section) -> rich.table.Table:
         # A Text, since brackets in a label are no markup.
         cells: list[str | Text] = [Text(group.label), group.rate, str(len(group.runs))]
         for metric in chosen:
-            found = compare(group, metric)
+            found = comparison.compare(group, metric)
             cells.append(found.measured_text())
             if section.compared:
                 figure = found.reference
@@ -54,34 +56,88 @@ def table(section: Section) -> rich.table.Table:
     return shown
 
 
+def opening(sections: Sequence[Section]) -> list[str]:
+    """The title of a page in Markdown, and how to read its tables."""
+    paragraphs = [escape(paragraph) for paragraph in comparison.explanation(sections)]
+    return [line for paragraph in ("# Results", *paragraphs) for line in (paragraph, "")]
+
+
+def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
+    """A section in Markdown: heading, table, notes, sources and plots, by their titles the files
+    that show them."""
+    table, notes = _table(section)
+    sources = escape("; ".join(section.sources()))
+    numbered = [f"{str(n).translate(_RAISED)} {escape(text)}" for text, n in notes.items()]
+    parts = [
+        [f"## {section.title}"],
+        table,
+        ["  \n".join(numbered)] if numbered else [],
+        [f"- {escape(remark)}" for remark in comparison.remarks(section)],
+        [f"Seeds: {comparison.seeds_in_words(section)}. Data: {sources}."],
+        [f"![{escape(title)}]({file})" for title, file in plots.items()],
+    ]
+    return [line for part in parts if part for line in (*part, "")]
+
+
+def _table(section: Section) -> tuple[list[str], dict[str, int]]:
+    headings = ["method", "optimizer", "settings", "rate", "seeds"]
+    for metric in comparison.metrics_of(section.score):
+        headings += [metric.heading, "paper", "Δ"] if section.compared else [metric.heading]
+    # Names to the left, numbers to the right.
+    table = [headings, ["---"] * 3 + ["---:"] * (len(headings) - 3)]
+    found, notes = comparison.rows(section)
+    for group, compared in found:
+        names = group.config["method"], group.config["optimizer"], ", ".join(group.settings())
+        cells = [*names, group.rate, str(len(group.runs))]
+        for each in compared:
+            cells.append(each.measured_text())
+            if section.compared:
+                number = notes.get(each.reference.note) if each.reference else None
+                raised = f" {str(number).translate(_RAISED)}" if number else ""
+                cells += [each.paper_text() + raised, each.difference_text()]
+        table.append([escape(cell) for cell in cells])
+    return ["| " + " | ".join(row) + " |" for row in table], notes
+
+
+def escape(text: str) -> str:
+    r"""Text as it is, in a cell or a line of Markdown.
+
+    >>> escape("a|b <i> [c](d) memory_per_class")
+    'a\\|b &lt;i> \\[c\\](d) memory\\_per\\_class'
+    """
+    for character in "\\|[]*_`":
+        text = text.replace(character, "\\" + character)
+    return text.replace("<", "&lt;").replace("\n", " ")
+
+
 def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a run, at full precision; accuracies as fractions."""
-    fields = [metric.field for metric in METRICS]
-    rows = []
+    fields = [metric.field for metric in comparison.METRICS]
+    lines: list[list[Any]] = [[*_GROUP, "label", "seed", *fields, "run"]]
     for group in groups:
         for run in group.runs:
             summary = metrics.summary(run.accuracy)
             values = [_number(getattr(summary, field)) for field in fields]
-            rows.append([*_names(group), group.label, run.seed, *values, run.path])
-    return _write(path, [*_GROUP, "label", "seed", *fields, "run"], rows)
+            lines.append([*_names(group), group.label, run.seed, *values, run.path])
+    return _write(path, lines)
 
 
 def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a group and metric, with the paper's figure and the difference in its deviations."""
     headings = [*_GROUP, "label", "settings", "complete_data", "seeds", "metric", "unit"]
     headings += ["mean", "std", "paper_mean", "paper_std", "difference", "source", "note"]
-    rows = []
+    lines = [headings]
     for group in groups:
         settings = ", ".join(group.settings())
         start = [*_names(group), group.label, settings, group.complete, len(group.runs)]
         own_unit = "fraction" if group.score == "accuracy" else group.score
-        for metric in metrics_of(group.score):
-            found = compare(group, metric)
+        for metric in comparison.metrics_of(group.score):
+            found = comparison.compare(group, metric)
             mean, std, source, note = found.reference or (math.nan, math.nan, "", "")
             numbers = found.mean, found.std, mean, std, found.difference
             end = [*map(_number, numbers), source, note]
-            rows.append([*start, metric.field, metric.unit or own_unit, *end])
-    return _write(path, headings, rows)
+            lines.append([*start, metric.field, metric.unit or own_unit, *end])
+    return _write(path, lines)
 
 
 def _names(group: Group) -> list[Any]:
@@ -93,7 +149,7 @@ def _number(value: float) -> float | str:
     return "" if math.isnan(value) else value
 
 
-def _write(path: pathlib.Path, headings: list[str], rows: list[list[Any]]) -> pathlib.Path:
+def _write(path: pathlib.Path, lines: list[list[Any]]) -> pathlib.Path:
     with path.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
-        csv.writer(file).writerows([headings, *rows])
+        csv.writer(file).writerows(lines)
     return path

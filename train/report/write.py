@@ -10,7 +10,7 @@ import PIL.Image
 from matplotlib.figure import Figure
 
 from train.errors import UserError
-from train.report import markdown, page, tables
+from train.report import page, tables
 from train.report.drawings import Drawing, drawings
 from train.report.groups import Group, Section, sections
 
@@ -54,7 +54,7 @@ def _check_free(out: pathlib.Path) -> None:
 
 def _write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
     found = sections(groups)
-    text, parts = markdown.opening(found), []
+    text, parts = tables.opening(found), []
     written = [
         tables.write_runs(groups, out / "results.csv"),
         tables.write_summary(groups, out / "summary.csv"),
@@ -67,7 +67,7 @@ def _write(groups: list[Group], out: pathlib.Path) -> list[pathlib.Path]:
 
     for section in found:
         shown, part = illustrated(section, keep)
-        text += markdown.lines(section, shown)
+        text += tables.lines(section, shown)
         parts.append(part)
     pages = {out / "report.md": "\n".join(text), out / "report.html": page.page(found, parts)}
     for path, content in pages.items():
@@ -98,14 +98,7 @@ def illustrated(
 def save(figure: Figure, path: pathlib.Path) -> None:
     """Writes a PNG that is small enough to be kept beside a text.
 
-    The same figure gives the same bytes.
-
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "empty.png"
-    >>> save(Figure(figsize=(4, 3)), path)
-    >>> with PIL.Image.open(path) as picture:
-    ...     picture.size
-    (600, 450)
-    """
+    The same figure gives the same bytes."""
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=150)
     # A plot has few colours: with a palette it takes a third of the bytes.

@@ -5,48 +5,38 @@ their checksum. It is built under another name and renamed when complete: whoeve
 way, or loses the race against another process, leaves no entry that looks whole.
 """
 
-import dataclasses
+import contextlib
 import hashlib
 import os
 import pathlib
 import sys
 import tempfile
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from train import files
 from train.errors import UserError
-from train.streams import decode
-from train.streams.prepared import Prepared
+from train.streams import prepared
+from train.streams.prepared import Blocks, Directory, Prepared
 
 # Goes into every key: raise it when the decoding changes what the arrays hold.
 _DECODING = "1"
 _CHECKSUM = "crc32"
 
 
-@dataclasses.dataclass(frozen=True)
-class Arrays:
+class Arrays(NamedTuple):
     """One split of a data set."""
 
-    images: np.ndarray
-    """uint8[n, height, width, channels], memory-mapped where it comes from the cache."""
-    labels: np.ndarray
-    """int64[n], classes of the data set."""
-
-    def __len__(self) -> int:
-        return len(self.labels)
+    images: np.ndarray  # uint8[n, height, width, channels], memory-mapped if from the cache.
+    labels: np.ndarray  # int64[n], classes of the data set.
 
 
-def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.Path:
-    """The argument, else TAG_OPTAX_CACHE, else `tag_optax` in the user's cache directory.
-
-    >>> cache_directory("/scratch/cache").name
-    'cache'
-    """
-    if cache_dir is None:
-        cache_dir = os.environ.get("TAG_OPTAX_CACHE")
+def cache_directory(cache_dir: Directory | None = None) -> pathlib.Path:
+    """The argument, else TAG_OPTAX_CACHE, else `tag_optax` in the user's cache directory."""
+    cache_dir = cache_dir or os.environ.get("TAG_OPTAX_CACHE")
     if not cache_dir:
         cache_dir = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "tag_optax"
     return files.at_home(cache_dir)
@@ -55,11 +45,8 @@ def cache_directory(cache_dir: str | os.PathLike[str] | None = None) -> pathlib.
 def entry(
     data: Prepared, split: str, image_shape: tuple[int, int, int], cache_dir: pathlib.Path
 ) -> pathlib.Path:
-    """Where the decoded split is kept.
-
-    The digest tells a subset from the whole data set of the same version, and data that were
-    prepared anew from those they replace.
-    """
+    """Where the decoded split is kept. The digest tells a subset from the whole data set of the
+    same version, and data that were prepared anew from those they replace."""
     part = data.splits[split]
     identity = [_DECODING, part.num_bytes, *part.shard_lengths]
     digest = hashlib.sha256(" ".join(map(str, identity)).encode()).hexdigest()[:10]
@@ -80,9 +67,27 @@ def load(
             # What numpy raises at a damaged header is anybody's guess.
             except Exception as error:
                 print(f"{path} is damaged ({error}); decoding again", file=sys.stderr)
-                _discard(path)
+                # Renamed, then deleted: nobody ever sees half an entry.
+                with (
+                    tempfile.TemporaryDirectory(dir=cache_dir, prefix=".discarded-") as discarded,
+                    contextlib.suppress(FileNotFoundError),  # Of two processes, one finds it gone.
+                ):
+                    path.rename(pathlib.Path(discarded) / path.name)
         print(f"decoding {data.name} {split}: {shape[0]} images, once", file=sys.stderr)
-        return _build(path, shape, decode.blocks(data, split, image_shape))
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache_dir, prefix=f".{path.name}-") as workshop:
+            unfinished = pathlib.Path(workshop) / path.name
+            unfinished.mkdir()
+            _write(unfinished, shape, prepared.blocks(data, split, image_shape))
+            # Opened before it moves: the maps outlive both a rename and a deletion.
+            arrays = _open(unfinished, shape)
+            try:
+                unfinished.rename(path)
+            except OSError:
+                # Another process was first, and has written the same arrays.
+                if not path.exists():
+                    raise
+            return arrays
     except OSError as error:
         raise UserError(
             f"Cannot keep decoded images in {cache_dir}: {error.strerror or error}. "
@@ -98,50 +103,12 @@ def _open(path: pathlib.Path, shape: Sequence[int]) -> Arrays:
     if labels.shape != tuple(shape[:1]) or labels.dtype != np.int64:
         raise ValueError(f"labels are {labels.dtype}{list(labels.shape)}")
     # Two thirds of a second a gigabyte, where a wrong pixel would go unnoticed for ever.
-    if (path / _CHECKSUM).read_text() != _written(zlib.crc32(labels, zlib.crc32(images))):
+    if (path / _CHECKSUM).read_text() != f"{zlib.crc32(labels, zlib.crc32(images)):08x}\n":
         raise ValueError("its checksum is another one")
     return Arrays(images, labels)
 
 
-def _written(checksum: int) -> str:
-    return f"{checksum:08x}\n"
-
-
-def _discard(path: pathlib.Path) -> None:
-    # Renamed first: nobody ever sees half an entry, and of two processes one finds it gone.
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".discarded-") as bin_:
-        try:
-            path.rename(pathlib.Path(bin_) / path.name)
-        except FileNotFoundError:
-            return
-
-
-def _build(
-    path: pathlib.Path,
-    shape: Sequence[int],
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-) -> Arrays:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as workshop:
-        unfinished = pathlib.Path(workshop) / path.name
-        unfinished.mkdir()
-        _write(unfinished, shape, blocks)
-        # Opened before it moves: the maps outlive both a rename and a deletion.
-        arrays = _open(unfinished, shape)
-        try:
-            unfinished.rename(path)
-        except OSError:
-            # Another process was first, and has written the same arrays.
-            if not path.exists():
-                raise
-        return arrays
-
-
-def _write(
-    directory: pathlib.Path,
-    shape: Sequence[int],
-    blocks: Iterable[tuple[np.ndarray, np.ndarray]],
-) -> None:
+def _write(directory: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> None:
     labels, checksum = [], 0
     # Not through a writable map: there a full disk is a bus error, here it is an OSError.
     with (directory / "images.npy").open("wb") as file:
@@ -159,4 +126,5 @@ def _write(
         np.save(file, every_label)
         file.flush()
         os.fsync(file.fileno())
-    (directory / _CHECKSUM).write_text(_written(zlib.crc32(every_label.data, checksum)))
+    checksum = zlib.crc32(every_label.data, checksum)
+    (directory / _CHECKSUM).write_text(f"{checksum:08x}\n")

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import pathlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,27 +22,19 @@ class Source(NamedTuple):
     train: Arrays
     test: Arrays
     class_names: Sequence[str]
-    line: str
-    """For the record: name, version and size."""
+    line: str  # For the record: name, version and size.
 
 
 @dataclasses.dataclass(frozen=True)
 class DataSet:
-    """A data set as tensorflow-datasets names it."""
-
-    name: str
+    name: str  # As in tensorflow-datasets.
     num_classes: int
     full_size: tuple[int, int]
     """Training and test examples of the whole data set: fewer are called a subset."""
-    manual: str = ""
-    """What the user must bring, for our own builders; empty where TFDS downloads."""
-    embedded: Callable[[tuple[int, int, int]], tuple[Arrays, Arrays]] | None = None
-    """Loads, in this image shape, what comes with a library: nothing to prepare or to cache."""
-    origin: str = ""
-    """The library it comes with; else its version is recorded."""
+    manual: str = ""  # What the user must bring, for our own builders; empty where TFDS downloads.
+    embedded: bool = False  # It comes with scikit-learn: nothing to prepare or to cache.
 
     def is_subset(self, num_train: int, num_test: int) -> bool:
-        """Whether so many examples are less than the whole data set."""
         return num_train + num_test < sum(self.full_size)
 
     def read(
@@ -51,32 +43,28 @@ class DataSet:
         image_shape: tuple[int, int, int],
         cache_dir: pathlib.Path,
     ) -> Source:
-        """Through the cache where it was found prepared; its labels are checked."""
-        names, origin = list(map(str, range(self.num_classes))), self.origin
-        if self.embedded:
-            train, test = self.embedded(image_shape)
+        """Through the cache, unless it is embedded; its labels are checked."""
+        if found is None:
+            train, test = load_digits(image_shape)
+            names, origin = list(map(str, range(self.num_classes))), "of scikit-learn"
         else:
-            assert found is not None
             train, test = (
                 cache.load(found, split, image_shape, cache_dir) for split in prepared.SPLITS
             )
             names, origin = found.class_names(self.num_classes), found.version
-        self._check_labels("train", train.labels)
-        self._check_labels("test", test.labels)
-        return Source(train, test, names, record(self, origin, len(train), len(test)))
-
-    def _check_labels(self, split: str, labels: np.ndarray) -> None:
-        wrong = labels[(labels < 0) | (labels >= self.num_classes)]
-        if len(wrong):
-            raise UserError(
-                f"{self.name} {split} has the label {wrong[0]}, outside the "
-                f"{self.num_classes} classes that are expected."
-            )
-        absent = np.setdiff1d(np.arange(self.num_classes), labels)
-        if len(absent):
-            raise UserError(
-                f"{self.name} has no {split} example of class {', '.join(map(str, absent))}."
-            )
+        for split, labels in (("train", train.labels), ("test", test.labels)):
+            wrong = labels[(labels < 0) | (labels >= self.num_classes)]
+            if len(wrong):
+                raise UserError(
+                    f"{self.name} {split} has the label {wrong[0]}, outside the "
+                    f"{self.num_classes} classes that are expected."
+                )
+            absent = np.setdiff1d(np.arange(self.num_classes), labels)
+            if len(absent):
+                classes = ", ".join(map(str, absent))
+                raise UserError(f"{self.name} has no {split} example of class {classes}.")
+        sizes = len(train.labels), len(test.labels)
+        return Source(train, test, names, record(self, origin, *sizes))
 
 
 @functools.cache
@@ -116,14 +104,13 @@ DATA_SETS = {
         DataSet("svhn_cropped", 10, (73_257, 26_032)),
         DataSet("not_mnist", 10, (16_854, 1_870), manual=_NOT_MNIST),
         DataSet("fashion_mnist", 10, (60_000, 10_000)),
-        DataSet("digits", 10, (1_438, 359), embedded=load_digits, origin="of scikit-learn"),
+        DataSet("digits", 10, (1_438, 359), embedded=True),
     )
 }
 
 
 def record(data_set: DataSet, origin: str, num_train: int, num_test: int) -> str:
-    """Name, version and size.
-
+    """
     >>> record(DATA_SETS["cifar100"], "3.0.2", 500, 100)
     'cifar100 3.0.2 (500 + 100, a subset of 50000 + 10000)'
     """
@@ -141,11 +128,8 @@ def are_complete(lines: Sequence[str]) -> bool:
     >>> are_complete(["cifar100 3.0.2 (500 + 100)"]), are_complete(["noise"]), are_complete([])
     (False, False, False)
     """
-    return bool(lines) and all(map(_is_complete, lines))
-
-
-def _is_complete(line: str) -> bool:
-    found = re.fullmatch(r"(\w+) .*\((\d+) \+ (\d+)\)", line)
-    if not found or found[1] not in DATA_SETS:
-        return False
-    return not DATA_SETS[found[1]].is_subset(int(found[2]), int(found[3]))
+    found = [re.fullmatch(r"(\w+) .*\((\d+) \+ (\d+)\)", line) for line in lines]
+    return bool(found) and all(
+        one and one[1] in DATA_SETS and not DATA_SETS[one[1]].is_subset(int(one[2]), int(one[3]))
+        for one in found
+    )

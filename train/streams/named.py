@@ -1,21 +1,22 @@
 """The built-in streams by name: their settings, and how data sets become their tasks."""
 
 import dataclasses
+import functools
 import inspect
-import os
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from train import settings
-from train.errors import UserError, nearest
-from train.streams import cache, prepared, transforms
+from train.errors import UserError
+from train.streams import cache, prepared
 from train.streams.data_sets import DATA_SETS, Source
-from train.streams.stream import Examples, Stream, Task
+from train.streams.prepared import Directories, Directory
+from train.streams.stream import Examples, Stream, Task, Transform
 
 DEGREES = 30
-Directory: TypeAlias = str | os.PathLike[str]
 
 
 class Plan(NamedTuple):
@@ -23,9 +24,8 @@ class Plan(NamedTuple):
 
     name: str
     data_set: str
-    classes: Sequence[int]
-    """Classes of the data set, in the order of the task's output units."""
-    transform: Callable[[np.ndarray], np.ndarray] | None = None
+    classes: Sequence[int]  # of the data set, in the order of the task's output units
+    transform: Transform | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,8 +38,7 @@ class NamedStream:
     """Shuffles classes, data sets or rotations, or draws the permutations; None: natural order."""
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    """One line for `python -m train data`."""
+    summary: ClassVar[str]  # One line for `python -m train data`.
     data_sets: ClassVar[tuple[str, ...]]
     image_shape: ClassVar[tuple[int, int, int]]
     scale: ClassVar[float] = 1 / 255
@@ -65,21 +64,10 @@ class NamedStream:
         """The tasks, in order."""
         raise NotImplementedError
 
-    def open(
-        self,
-        data_dirs: Sequence[Directory] | Directory | None = None,
-        cache_dir: Directory | None = None,
-    ) -> Stream:
-        """The tasks with their examples; images stay on disk until they are taken.
-
-        Args:
-          data_dirs: where prepared data are looked for; by default TFDS_DATA_DIR, which may name
-            several directories, else `~/tensorflow_datasets`.
-          cache_dir: where decoded images are kept; by default TAG_OPTAX_CACHE, else the user's
-            cache directory.
-        """
+    def open(self, data_dirs: Directories = None, cache_dir: Directory | None = None) -> Stream:
+        """The tasks with their examples; images stay on disk until they are taken."""
         plans = self.plans()
-        sources = self._sources([plan.data_set for plan in plans], data_dirs, cache_dir)
+        sources = self._sources({plan.data_set: None for plan in plans}, data_dirs, cache_dir)
         one_head = getattr(self, "shared_head", False)  # Not all streams have this setting.
         tasks: list[Task] = []
         class_names: list[str] = []
@@ -90,8 +78,14 @@ class NamedStream:
                 class_names.clear()
             class_names += names
             head = range(len(class_names) - len(names), len(class_names))
-            train, test = (_examples(plan, head, arrays) for arrays in (source.train, source.test))
-            tasks.append(Task(plan.name, train, test, classes=head))
+            units = np.full(DATA_SETS[plan.data_set].num_classes, -1, np.int32)
+            units[list(plan.classes)] = head
+            parts = []
+            for arrays in (source.train, source.test):
+                labels = units[arrays.labels]
+                rows = np.flatnonzero(labels >= 0)
+                parts.append(Examples(arrays.images, rows, labels[rows], plan.transform))
+            tasks.append(Task(plan.name, *parts, classes=head))
         return Stream(
             name=self.name,
             tasks=tasks,
@@ -103,14 +97,11 @@ class NamedStream:
         )
 
     def _sources(
-        self,
-        names: Sequence[str],
-        data_dirs: Sequence[Directory] | Directory | None,
-        cache_dir: Directory | None,
+        self, names: Iterable[str], data_dirs: Directories, cache_dir: Directory | None
     ) -> dict[str, Source]:
         """Every data set once, all missing ones in one error."""
         directories = prepared.data_directories(data_dirs)
-        wanted = [DATA_SETS[name] for name in dict.fromkeys(names)]
+        wanted = [DATA_SETS[name] for name in names]
         found = {
             one.name: prepared.find(one.name, directories) for one in wanted if not one.embedded
         }
@@ -156,8 +147,14 @@ class SplitClasses(NamedStream):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataSetEach(NamedStream):
+class FiveDatasets(NamedStream):
     """A task for each of the first data sets, in the listed order or shuffled."""
+
+    name = "five-datasets"
+    summary = "CIFAR-10, MNIST, SVHN, notMNIST and Fashion-MNIST, one after the other"
+    data_sets = ("cifar10", "mnist", "svhn_cropped", "not_mnist", "fashion_mnist")
+    most_tasks = len(data_sets)
+    image_shape = (32, 32, 3)
 
     num_tasks: int = 5
     """How many of the data sets are taken."""
@@ -174,8 +171,45 @@ class SameClasses(NamedStream):
     shared_head: bool = False
     """All tasks answer with the same outputs."""
 
-    def _plan(self, name: str, transform: Callable[[np.ndarray], np.ndarray] | None) -> Plan:
+    def _plan(self, name: str, transform: Transform | None) -> Plan:
         return Plan(name, self.data_sets[0], range(self.num_classes), transform)
+
+
+class Rotation:
+    """Turns images counter-clockwise about their centre, bilinear, with black outside.
+
+    Every pixel of the result is a weighted sum of four pixels; which and how much is worked out
+    once. Multiples of 90 degrees move pixels exactly."""
+
+    def __init__(self, size: tuple[int, int], degrees: float):
+        height, width = size
+        # Rounded so that the sine of 180 degrees is zero and no pixel is smeared over two.
+        sine = round(math.sin(math.radians(degrees)), 12)
+        cosine = round(math.cos(math.radians(degrees)), 12)
+        y = np.arange(height)[:, None] - (height - 1) / 2
+        x = np.arange(width)[None, :] - (width - 1) / 2
+        source_y = cosine * y + sine * x + (height - 1) / 2
+        source_x = cosine * x - sine * y + (width - 1) / 2
+        top, left = np.floor(source_y).astype(int), np.floor(source_x).astype(int)
+        down, right = source_y - top, source_x - left
+        corners = [
+            (top, left, (1 - down) * (1 - right)),
+            (top, left + 1, (1 - down) * right),
+            (top + 1, left, down * (1 - right)),
+            (top + 1, left + 1, down * right),
+        ]
+        self._pixels, self._weights = [], []
+        for row, column, weight in corners:
+            inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
+            self._pixels.append(np.where(inside, row * width + column, 0).ravel())
+            self._weights.append(np.where(inside, weight, 0).astype(np.float32).reshape(1, -1, 1))
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        flat = images.reshape(len(images), -1, images.shape[-1])
+        total = np.full(flat.shape, 0.5, np.float32)  # Truncation then rounds to the nearest.
+        for pixels, weights in zip(self._pixels, self._weights, strict=True):
+            total += weights * flat[:, pixels]
+        return total.astype(np.uint8).reshape(images.shape)
 
 
 class Rotations(SameClasses):
@@ -186,40 +220,42 @@ class Rotations(SameClasses):
     def plans(self) -> list[Plan]:
         size = self.image_shape[:2]
         turns = _shuffled([DEGREES * k for k in range(self.num_tasks)], self.order_seed)
-        return [
-            self._plan(f"{turn} deg", transforms.Rotation(size, turn) if turn else None)
-            for turn in turns
-        ]
+        return [self._plan(f"{turn} deg", Rotation(size, turn) if turn else None) for turn in turns]
 
 
-class Permutations(SameClasses):
-    """The same images with permuted pixels; the first task leaves them as they are.
+def permuted(images: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """The pixels of every image in this order, the channels of a pixel together."""
+    flat = images.reshape(len(images), -1, images.shape[-1])
+    return flat[:, order].reshape(images.shape)
 
-    The permutations come from the seed, 0 where none is given: more tasks extend the sequence and
-    change none of it.
-    """
+
+class PermutedMnist(SameClasses):
+    """The permutations come from the seed, 0 where none is given: more tasks extend the sequence
+    and change none of it."""
+
+    name = "permuted-mnist"
+    summary = "MNIST with its pixels in another fixed order in every task after the first"
+    data_sets = ("mnist",)
+    image_shape = (28, 28, 1)
 
     def plans(self) -> list[Plan]:
         rng = np.random.default_rng(self.order_seed or 0)
         pixels = self.image_shape[0] * self.image_shape[1]
-        orders = [rng.permutation(pixels) for _ in range(self.num_tasks - 1)]
-        return [
-            self._plan("identity", None),
-            *(
-                self._plan(f"permutation {k}", transforms.Permutation(order))
-                for k, order in enumerate(orders, start=1)
-            ),
-        ]
+        plans = [self._plan("identity", None)]
+        for k in range(1, self.num_tasks):
+            permutation = functools.partial(permuted, order=rng.permutation(pixels))
+            plans.append(self._plan(f"permutation {k}", permutation))
+        return plans
 
 
-class _SplitCifar100(SplitClasses):
+class SplitCifar100(SplitClasses):
     name = "split-cifar100"
     summary = "the 100 classes of CIFAR-100, 5 a task"
     data_sets = ("cifar100",)
     image_shape = (32, 32, 3)
 
 
-class _SplitMiniImagenet(SplitClasses):
+class SplitMiniImagenet(SplitClasses):
     name = "split-mini-imagenet"
     summary = "the 100 classes of miniImageNet, 5 a task"
     data_sets = ("mini_imagenet",)
@@ -227,7 +263,7 @@ class _SplitMiniImagenet(SplitClasses):
     scale, offset = 2 / 255, -1.0
 
 
-class _SplitCub(SplitClasses):
+class SplitCub(SplitClasses):
     name = "split-cub"
     summary = "the 200 birds of CUB-200-2011, 10 a task"
     data_sets = ("caltech_birds2011",)
@@ -235,29 +271,14 @@ class _SplitCub(SplitClasses):
     scale, offset = 2 / 255, -1.0
 
 
-class _FiveDatasets(DataSetEach):
-    name = "five-datasets"
-    summary = "CIFAR-10, MNIST, SVHN, notMNIST and Fashion-MNIST, one after the other"
-    data_sets = ("cifar10", "mnist", "svhn_cropped", "not_mnist", "fashion_mnist")
-    most_tasks = len(data_sets)
-    image_shape = (32, 32, 3)
-
-
-class _RotatedMnist(Rotations):
+class RotatedMnist(Rotations):
     name = "rotated-mnist"
     summary = "MNIST turned by 30 degrees more with every task"
     data_sets = ("mnist",)
     image_shape = (28, 28, 1)
 
 
-class _PermutedMnist(Permutations):
-    name = "permuted-mnist"
-    summary = "MNIST with its pixels in another fixed order in every task after the first"
-    data_sets = ("mnist",)
-    image_shape = (28, 28, 1)
-
-
-class _RotatedDigits(Rotations):
+class RotatedDigits(Rotations):
     name = "rotated-digits"
     summary = "scikit-learn's 1797 digits turned by 30 degrees a task; needs no download"
     data_sets = ("digits",)
@@ -265,55 +286,16 @@ class _RotatedDigits(Rotations):
 
 
 STREAMS: dict[str, NamedStream] = {
-    stream.name: stream
-    for stream in (
-        _SplitCifar100(),
-        _SplitMiniImagenet(),
-        _SplitCub(),
-        _FiveDatasets(),
-        _RotatedMnist(),
-        _PermutedMnist(),
-        _RotatedDigits(),
+    kind.name: kind()
+    for kind in (
+        *(SplitCifar100, SplitMiniImagenet, SplitCub, FiveDatasets),
+        *(RotatedMnist, PermutedMnist, RotatedDigits),
     )
 }
 
 
-def named_stream(name: str, **changes: Any) -> NamedStream:
-    """The built-in stream of this name, with other settings.
-
-    >>> named_stream("rotated-mist")
-    Traceback (most recent call last):
-    train.errors.UserError: There is no stream "rotated-mist". Did you mean rotated-mnist? ...
-    """
-    if name not in STREAMS:
-        raise UserError(f'There is no stream "{name}". {nearest(name, STREAMS)}')
-    known = settings.values(STREAMS[name])
-    for setting in changes:
-        if setting not in known:
-            raise UserError(f"{name} has no setting {setting}. {nearest(setting, known)}")
-    return dataclasses.replace(STREAMS[name], **changes)
-
-
-def load_stream(
-    name: str,
-    *,
-    data_dirs: Sequence[Directory] | Directory | None = None,
-    cache_dir: Directory | None = None,
-    **changes: Any,
-) -> Stream:
-    """Opens the built-in stream of this name, with other settings.
-
-    >>> stream = load_stream("rotated-digits", num_tasks=3)
-    >>> [task.name for task in stream.tasks], stream.num_outputs, stream.tasks[1].classes
-    (['0 deg', '30 deg', '60 deg'], 30, range(10, 20))
-    """
-    return named_stream(name, **changes).open(data_dirs, cache_dir)
-
-
 def as_stream(
-    given: Any,
-    data_dirs: Sequence[Directory] | Directory | None = None,
-    cache_dir: Directory | None = None,
+    given: Any, data_dirs: Directories = None, cache_dir: Directory | None = None
 ) -> Stream:
     """Opens whatever a user may give for a stream.
 
@@ -340,36 +322,18 @@ def as_stream(
     )
 
 
-def prepare_command(stream: NamedStream, data_sets: Sequence[str]) -> str:
-    """What to type to prepare some data sets of a stream.
-
-    >>> prepare_command(STREAMS["rotated-mnist"], ["mnist"])
-    'python -m train prepare rotated-mnist'
-    >>> prepare_command(STREAMS["five-datasets"], ["mnist", "not_mnist"])
-    'python -m train prepare five-datasets --manual-dir DIR'
-    """
-    manual = any(DATA_SETS[name].manual for name in data_sets)
-    return f"python -m train prepare {stream.name}{' --manual-dir DIR' if manual else ''}"
-
-
 def prepare_advice(stream: NamedStream, data_sets: Sequence[str]) -> str:
-    """What to type, and what to bring, as a sentence.
+    """What to type to prepare some data sets of a stream, and what to bring, as a sentence.
 
-    >>> prepare_advice(STREAMS["five-datasets"], ["not_mnist"])
+    >>> prepare_advice(STREAMS["rotated-mnist"], ["mnist"])
+    'Prepare with: python -m train prepare rotated-mnist'
+    >>> prepare_advice(STREAMS["five-datasets"], ["mnist", "not_mnist"])
     'Prepare with: python -m train prepare five-datasets --manual-dir DIR, where DIR holds
     notMNIST_small.tar.gz (from http://yaroslavvb.com/upload/notMNIST/)'
     """
-    advice = f"Prepare with: {prepare_command(stream, data_sets)}"
     manual = [DATA_SETS[name].manual for name in data_sets if DATA_SETS[name].manual]
-    return f"{advice}, where DIR holds {' and '.join(manual)}" if manual else advice
-
-
-def _examples(plan: Plan, head: range, arrays: cache.Arrays) -> Examples:
-    units = np.full(DATA_SETS[plan.data_set].num_classes, -1, np.int32)
-    units[list(plan.classes)] = head
-    labels = units[arrays.labels]
-    rows = np.flatnonzero(labels >= 0)
-    return Examples(arrays.images, rows, labels[rows], plan.transform)
+    brought = f" --manual-dir DIR, where DIR holds {' and '.join(manual)}" if manual else ""
+    return f"Prepare with: python -m train prepare {stream.name}{brought}"
 
 
 def _shuffled(items: Sequence, seed: int | None) -> list:
@@ -379,8 +343,7 @@ def _shuffled(items: Sequence, seed: int | None) -> list:
 
 
 def _class_names(classes: Sequence[int]) -> str:
-    """A short name for a task.
-
+    """
     >>> _class_names([5, 6, 7]), _class_names([7, 5, 6]), _class_names([9, 3, 4, 1, 8, 2, 7])
     ('classes 5-7', 'classes 7,5,6', 'classes 9,3,4,...,7')
     """

@@ -1,19 +1,18 @@
 """Downloading and preparing data sets by TFDS, as array_record; and which of them are there."""
 
 import contextlib
-import dataclasses
 import importlib.util
-import os
 import pathlib
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from train import files
-from train.errors import UserError
-from train.streams import cache, prepared
+from train.errors import UserError, nearest
+from train.streams import prepared
 from train.streams.data_sets import DATA_SETS, DataSet
-from train.streams.named import STREAMS, NamedStream, named_stream, prepare_command
+from train.streams.named import STREAMS
+from train.streams.prepared import Directories, Directory
 
 # What the builders that come with TFDS import when they run; TFDS does not declare all of it.
 _MODULES = ("tensorflow", "importlib_resources")
@@ -21,29 +20,25 @@ _MORE_MODULES = {"caltech_birds2011": ("cv2",), "svhn_cropped": ("scipy",)}
 
 
 def prepare(
-    name: str,
-    *,
-    manual_dir: str | os.PathLike[str] | None = None,
-    data_dir: str | os.PathLike[str] | None = None,
+    name: str, *, manual_dir: Directory | None = None, data_dir: Directory | None = None
 ) -> None:
     """Prepares every data set of a stream that is missing; what cannot be is refused first.
 
     Args:
       name: a key of `STREAMS`.
-      manual_dir: holds what cannot be downloaded; by default `downloads/manual` in the data
-        directory.
+      manual_dir: holds what cannot be downloaded; by default `downloads/manual` in `data_dir`.
       data_dir: where the data go; by default the first of the data directories. What any of
         them holds already is not prepared again.
-
-    >>> prepare("rotated-digits")  # Says on stderr that there is nothing to prepare.
     """
+    if name not in STREAMS:
+        raise UserError(f'There is no stream "{name}". {nearest(name, STREAMS)}')
     directories = prepared.data_directories()
     if data_dir is not None:
         directories = [*prepared.data_directories(data_dir), *directories]
     target = directories[0]
     manual = files.at_home(manual_dir or target / "downloads" / "manual")
     missing = []
-    for data_set in (DATA_SETS[each] for each in named_stream(name).data_sets):
+    for data_set in (DATA_SETS[each] for each in STREAMS[name].data_sets):
         if data_set.embedded:
             print(f"{name} comes with scikit-learn: nothing to prepare", file=sys.stderr)
             continue
@@ -60,8 +55,16 @@ def prepare(
         _check_needs(data_set, manual)
         missing.append(data_set)
     for data_set in missing:
-        with _leaving_nothing(target, data_set.name):
+        made = (target / each for each in ("downloads/extracted", "downloads", data_set.name))
+        absent = [path for path in (*made, target, *target.parents) if not path.exists()]
+        try:
             _prepare(data_set, target, manual)
+        except BaseException:
+            # The directories that it made and left empty are removed.
+            for path in absent:
+                with contextlib.suppress(OSError):  # It has something in it, or was never made.
+                    path.rmdir()
+            raise
 
 
 def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
@@ -81,23 +84,7 @@ def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
         )
 
 
-@contextlib.contextmanager
-def _leaving_nothing(directory: pathlib.Path, name: str) -> Iterator[None]:
-    """Where a preparation fails, removes the directories that it made and left empty."""
-    downloads = directory / "downloads"
-    paths = (downloads / "extracted", downloads, directory / name, directory, *directory.parents)
-    absent = [path for path in paths if not path.exists()]
-    try:
-        yield
-    except BaseException:
-        for path in absent:
-            with contextlib.suppress(OSError):  # It has something in it, or was never made.
-                path.rmdir()
-        raise
-
-
 def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -> None:
-    """Runs one builder; what the user can mend comes out as `UserError`."""
     import tensorflow_datasets as tfds
     from tensorflow_datasets.core.download.download_manager import NonMatchingChecksumError
 
@@ -106,11 +93,8 @@ def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -
     )
     try:
         _builder(data_set, directory).download_and_prepare(download_config=config)
-    except (
-        OSError,  # Includes what `requests` raises.
-        tfds.download.DownloadError,
-        NonMatchingChecksumError,
-    ) as error:
+    # The first is also what `requests` raises.
+    except (OSError, tfds.download.DownloadError, NonMatchingChecksumError) as error:
         raise UserError(f"{data_set.name} could not be prepared in {directory}: {error}") from error
 
 
@@ -124,82 +108,49 @@ def _builder(data_set: DataSet, directory: pathlib.Path) -> Any:
     return BUILDERS[data_set.name](data_dir=directory, file_format="array_record")
 
 
-@dataclasses.dataclass(frozen=True)
-class DataStatus:
+class DataStatus(NamedTuple):
     """One data set of one stream."""
 
     stream: str
     data_set: str
-    looked_in: tuple[pathlib.Path, ...]
-    """Empty where the data come with scikit-learn."""
-    present: bool
-    """Whether the stream can read it as it is."""
+    looked_in: Sequence[pathlib.Path]  # Empty where the data come with scikit-learn.
+    present: bool  # Whether the stream can read it as it is.
+    num_train: int = 0
+    num_test: int = 0
     found: pathlib.Path | None = None
     version: str = ""
     file_format: str = ""
-    num_train: int = 0
-    num_test: int = 0
-    num_bytes: int = 0
-    """Of the prepared files."""
-    subset: bool = False
-    """Whether there are fewer examples than in the whole data set."""
-    cached: bool = False
-    """Whether the decoded images are in the cache already."""
-    command: str = ""
-    """What prepares it; empty where there is nothing to prepare."""
+    num_bytes: int = 0  # Of the prepared files.
+    subset: bool = False  # Whether there are fewer examples than in the whole data set.
 
 
-def data_status(
-    data_dirs: Sequence[str | os.PathLike[str]] | None = None,
-    cache_dir: str | os.PathLike[str] | None = None,
-) -> list[DataStatus]:
-    """Every data set of every stream, in the order of the registry.
-
-    >>> digits = data_status(["/nowhere"])[-1]
-    >>> digits.stream, digits.data_set, digits.present, digits.command
-    ('rotated-digits', 'digits', True, '')
-    """
+def data_status(data_dirs: Directories = None) -> list[DataStatus]:
+    """Every data set of every stream, in the order of the registry."""
     directories = tuple(prepared.data_directories(data_dirs))
-    decoded = cache.cache_directory(cache_dir)
     return [
-        _status(spec, DATA_SETS[name], directories, decoded)
-        for spec in STREAMS.values()
-        for name in spec.data_sets
+        _status(stream.name, DATA_SETS[name], directories)
+        for stream in STREAMS.values()
+        for name in stream.data_sets
     ]
 
 
-def _status(
-    spec: NamedStream,
-    data_set: DataSet,
-    directories: tuple[pathlib.Path, ...],
-    decoded: pathlib.Path,
-) -> DataStatus:
+def _status(stream: str, data_set: DataSet, directories: tuple[pathlib.Path, ...]) -> DataStatus:
     if data_set.embedded:
-        num_train, num_test = data_set.full_size
-        return DataStatus(
-            spec.name, data_set.name, (), present=True, num_train=num_train, num_test=num_test
-        )
-    status = DataStatus(
-        spec.name,
-        data_set.name,
-        directories,
-        present=False,
-        command=prepare_command(spec, [data_set.name]),
-    )
+        return DataStatus(stream, data_set.name, (), True, *data_set.full_size)
     data = prepared.find(data_set.name, directories)
     if data is None:
-        return status
-    entries = [cache.entry(data, split, spec.image_shape, decoded) for split in prepared.SPLITS]
+        return DataStatus(stream, data_set.name, directories, present=False)
     num_train, num_test = (data.splits[split].num_examples for split in prepared.SPLITS)
-    return dataclasses.replace(
-        status,
-        present=data.readable,
-        found=data.directory,
-        version=data.version,
-        file_format=data.file_format,
-        num_train=num_train,
-        num_test=num_test,
+    return DataStatus(
+        stream,
+        data_set.name,
+        directories,
+        data.readable,
+        num_train,
+        num_test,
+        data.directory,
+        data.version,
+        data.file_format,
         num_bytes=sum(path.stat().st_size for path in data.directory.iterdir()),
         subset=data_set.is_subset(num_train, num_test),
-        cached=all(path.exists() for path in entries),
     )

@@ -1,22 +1,36 @@
-"""Which data sets are prepared where, read from the files that TFDS leaves beside the data.
+"""Data sets as TFDS prepares them: which are where, and the images in them, decoded and encoded.
 
 Reading `dataset_info.json` needs no TFDS, so looking around, and opening a cache, is quick.
 """
 
+import concurrent.futures
+import contextlib
 import dataclasses
+import functools
+import io
 import os
 import pathlib
 import re
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+from PIL import Image
 
 from train import files
 from train.errors import UserError
 
 SPLITS = ("train", "test")
+BLOCK = 512
+Blocks: TypeAlias = Iterable[tuple[np.ndarray, np.ndarray]]
+"""Some images and their labels at a time."""
+_MODES = {1: "L", 3: "RGB"}
+Directory: TypeAlias = str | os.PathLike[str]
+Directories: TypeAlias = Sequence[Directory] | Directory | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Split:
+class Split(NamedTuple):
     num_examples: int
     num_bytes: int
     shard_lengths: tuple[int, ...]
@@ -46,14 +60,8 @@ class Prepared:
         return names if len(names) == num_classes else list(map(str, range(num_classes)))
 
 
-def data_directories(
-    data_dirs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str] | None = None,
-) -> list[pathlib.Path]:
-    """Where prepared data are looked for, in this order.
-
-    >>> [path.name for path in data_directories(["/data/one", "/data/two"])]
-    ['one', 'two']
-    """
+def data_directories(data_dirs: Directories = None) -> list[pathlib.Path]:
+    """Where prepared data are looked for, in this order."""
     if isinstance(data_dirs, str | os.PathLike):
         data_dirs = [data_dirs]
     if not data_dirs:
@@ -63,34 +71,29 @@ def data_directories(
 
 
 def find(name: str, directories: Sequence[pathlib.Path]) -> Prepared | None:
-    """The first readable copy of a data set, else an unreadable one, else None.
-
-    Of several versions in one directory the newest is taken.
-    """
-    copies = [copy for directory in directories for copy in _versions(name, directory)]
+    """The first readable copy of a data set, else an unreadable one, else None; in a directory the
+    newest version comes first."""
+    copies: list[Prepared] = []
+    for directory in directories:
+        versions = {
+            tuple(map(int, path.parent.name.split("."))): path.parent
+            for path in directory.glob(f"{name}/*/dataset_info.json")
+            # What is not a version is the leftover of a preparation that was killed.
+            if re.fullmatch(r"\d+(\.\d+)*", path.parent.name)
+        }
+        copies += [_read(name, versions[number]) for number in sorted(versions, reverse=True)]
     return next((copy for copy in copies if copy.readable), copies[0] if copies else None)
-
-
-def _versions(name: str, directory: pathlib.Path) -> Iterator[Prepared]:
-    found = [path.parent for path in directory.glob(f"{name}/*/dataset_info.json")]
-    # What is not a version is the leftover of a preparation that was killed.
-    numbered = [path for path in found if re.fullmatch(r"\d+(\.\d+)*", path.name)]
-    for path in sorted(numbered, key=_version_key, reverse=True):
-        yield _read(name, path)
-
-
-def _version_key(path: pathlib.Path) -> tuple[int, ...]:
-    return tuple(int(part) for part in path.name.split("."))
 
 
 def _read(name: str, directory: pathlib.Path) -> Prepared:
     path = directory / "dataset_info.json"
     try:
         info = files.read_json(path)
-        splits = {
-            split["name"]: _split([int(length) for length in split["shardLengths"]], split)
-            for split in info["splits"]
-        }
+        splits = {}
+        for split in info["splits"]:
+            lengths = tuple(int(length) for length in split["shardLengths"])
+            num_bytes = int(split.get("numBytes", 0))
+            splits[split["name"]] = Split(sum(lengths), num_bytes, lengths)
         file_format = info.get("fileFormat", "tfrecord")
     except UserError as error:
         raise UserError(f"{error} Delete {directory} and prepare {name} again.") from error
@@ -111,5 +114,76 @@ def _read(name: str, directory: pathlib.Path) -> Prepared:
     return Prepared(name, directory.name, directory, file_format, splits)
 
 
-def _split(shard_lengths: list[int], split: dict) -> Split:
-    return Split(sum(shard_lengths), int(split.get("numBytes", 0)), tuple(shard_lengths))
+def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blocks:
+    """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
+    decode = functools.partial(decode_image, image_shape=image_shape)
+    try:
+        import tensorflow_datasets as tfds  # Half a second, and not needed once the cache is there.
+
+        builder: Any = tfds.builder_from_directory(data.directory)
+        features = builder.info.features
+        encoded = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+        if "image" not in encoded or "label" not in features:
+            raise ValueError("it has no image and label")
+        # Pillow decodes and resizes them.
+        skip = {key: tfds.decode.SkipDecoding() for key in encoded}
+        source = builder.as_data_source(split, decoders=skip)
+        # Small images are decoded faster than threads can pass the interpreter lock around.
+        large = image_shape[0] * image_shape[1] > 64 * 64
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            for start in range(0, len(source), BLOCK):
+                records = source.__getitems__(range(start, min(start + BLOCK, len(source))))
+                images = [record["image"] for record in records]
+                with _bombs_refused():  # Not across a yield, and for all threads at once.
+                    decoded = (pool.map if large else map)(decode, images)
+                    block = np.stack(list(decoded))
+                yield block, np.array([record["label"] for record in records], np.int64)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # A damaged file: what TFDS, protobuf, array_record or Pillow raise is anybody's guess.
+        raise UserError(
+            f"{data.name} in {data.directory} cannot be read ({error}). "
+            "Delete that directory and prepare the data set again."
+        ) from error
+
+
+def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarray:
+    """An encoded image as uint8 of this shape: grey or RGB, resized where it must be."""
+    height, width, channels = image_shape
+    with Image.open(io.BytesIO(encoded)) as image:
+        image = image.convert(_MODES[channels])
+        if image.size != (width, height):
+            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        return np.asarray(image).reshape(image_shape)
+
+
+def encoded(content: bytes, size: tuple[int, int], mode: str) -> bytes | None:
+    """The image as it is if size and mode fit, else converted to PNG; None if it is unreadable."""
+    try:
+        with _bombs_refused(), Image.open(io.BytesIO(content)) as image:
+            image.load()
+            if (image.size, image.mode) == (size, mode) and image.format in ("JPEG", "PNG"):
+                return content
+            converted = image.convert(mode)
+    except MemoryError:
+        raise
+    except Exception:  # Pillow has one for each way in which a file can be broken or too large.
+        return None
+    if converted.size != size:
+        converted = converted.resize(size, Image.Resampling.BILINEAR)
+    return png(np.asarray(converted))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "png")
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _bombs_refused() -> Iterator[None]:
+    """Pillow refuses an image that is twice too large, and of a smaller one it only warns."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        yield

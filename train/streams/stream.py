@@ -13,20 +13,19 @@ from train.errors import UserError
 
 Pair: TypeAlias = tuple[npt.ArrayLike, npt.ArrayLike]
 """Inputs [n, ...] and targets [n, ...]."""
+Transform: TypeAlias = Callable[[np.ndarray], np.ndarray]
 PARTS = ("train", "validation", "test")
+_NONE = np.zeros(0, np.int64)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Examples:
     """Rows of an array, which may be memory-mapped: nothing is read before `take`."""
 
-    x: np.ndarray
-    """[all, ...], of any shape and dtype: images, features, token ids."""
-    rows: np.ndarray
-    """int64[n]: which rows of x belong here."""
-    y: np.ndarray
-    """[n, ...], of any shape and dtype: units of the output layer, numbers, token ids."""
-    transform: Callable[[np.ndarray], np.ndarray] | None = None
+    x: np.ndarray  # [all, ...], of any shape and dtype: images, features, token ids
+    rows: np.ndarray  # int64[n]: which rows of x belong here
+    y: np.ndarray  # [n, ...]: units of the output layer, numbers, token ids
+    transform: Transform | None = None
     """What the task does to the inputs that it takes (a rotation, a permutation)."""
 
     def __len__(self) -> int:
@@ -62,12 +61,10 @@ class Task:
     None
     """
 
-    name: str
-    """Short, for tables and plots: "classes 0-4", "90 deg", "svhn_cropped"."""
+    name: str  # Short, for tables and plots: "classes 0-4", "90 deg", "svhn_cropped".
     train: Examples
     test: Examples
-    validation: Examples
-    """The part of the training data held out for search; empty where nothing is held out."""
+    validation: Examples  # Held out of the training data for search; mostly empty.
     classes: Sequence[int] | None
     """The units of the output layer that answer for this task; None where targets are no classes.
     By default the labels of train and test."""
@@ -82,8 +79,9 @@ class Task:
     ):
         learned = _examples(train, f"train of task {name!r}")
         judged = _examples(test, f"test of task {name!r}")
-        nothing = learned.only(np.zeros(0, np.int64))
-        held = nothing if validation is None else _examples(validation, f"validation of {name!r}")
+        held = learned.only(_NONE)
+        if validation is not None:
+            held = _examples(validation, f"validation of {name!r}")
         labels = (learned.y, judged.y)
         if classes is None and all(y.ndim == 1 and y.dtype.kind in "iu" for y in labels):
             classes = np.unique(np.concatenate(labels)).tolist()
@@ -94,6 +92,10 @@ class Task:
     def with_parts(self, **parts: Examples) -> "Task":
         """The task with other examples and the same classes."""
         return dataclasses.replace(self, **parts, classes=self.classes or ())
+
+    def changed(self, change: Callable[[Examples], Examples]) -> "Task":
+        """The task with a change in each of its parts."""
+        return self.with_parts(**{part: change(getattr(self, part)) for part in PARTS})
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -107,10 +109,8 @@ class Stream:
     scale: float | None = None
     """A model is fed `scale * x + offset` in float32; None: x as it is."""
     offset: float = 0.0
-    sources: Sequence[str] = ()
-    """Data sets with versions and sizes, for the record: "cifar100 3.0.2 (50000 + 10000)"."""
-    class_names: Sequence[str] = ()
-    """One for each output, or none."""
+    sources: Sequence[str] = ()  # For the record: "cifar100 3.0.2 (50000 + 10000)".
+    class_names: Sequence[str] = ()  # One for each output, or none.
 
     def __post_init__(self) -> None:
         tasks = tuple(self.tasks)
@@ -149,7 +149,7 @@ class Stream:
           name: what reports call the stream.
           heads: "shared" takes labels for units of the output layer as they are; "own" gives each
             task units of its own, behind those of the tasks before it.
-          task_names: one for each task, by default "task 0", "task 1", ...
+          task_names: by default "task 0", "task 1", ...
           class_names: one for each output.
           scale: what inputs are multiplied by; "auto" is 1/255 for images (uint8 of two or more
             axes) and None, which feeds a model the arrays as they are, for all else.
@@ -183,7 +183,6 @@ class Stream:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one example."""
         return _one(self.tasks[0].train)[0].shape
 
     @property
@@ -197,7 +196,6 @@ class Stream:
 
     @property
     def target_shape(self) -> tuple[int, ...]:
-        """Of one example; () for a class."""
         return self.tasks[0].train.y.shape[1:]
 
     @property
@@ -206,7 +204,20 @@ class Stream:
 
     def fingerprints(self) -> list[str]:
         """A short digest of each task: name, classes, sizes, targets, and some of its inputs."""
-        return [_fingerprint(task) for task in self.tasks]
+        found = []
+        for task in self.tasks:
+            units = task.classes and tuple(task.classes)
+            digest = hashlib.sha256(repr((task.name, units)).encode())
+            for name in PARTS:
+                part: Examples = getattr(task, name)
+                digest.update(f"{name} {len(part)} ".encode())
+                # Few rows tell data sets apart, and a memory-mapped array is read nowhere else.
+                arrays = (part.take(_spread(len(part), 64))[0], part.y) if len(part) else ()
+                for array in arrays:
+                    digest.update(f"{array.dtype.str} {array.shape} ".encode())
+                    digest.update(array.tobytes())
+            found.append(digest.hexdigest()[:16])
+        return found
 
     def check(self, part: str) -> None:
         """Refuses tasks with nothing to learn or to judge by (in `part`), or that do not fit."""
@@ -227,17 +238,11 @@ class Stream:
 
     def shortened(self, most: int) -> "Stream":
         """The stream with at most so many examples in each part of a task, spread over the part."""
-        tasks = [
-            task.with_parts(
-                **{
-                    part: examples.only(_spread(len(examples), most))
-                    for part in PARTS
-                    if len(examples := getattr(task, part)) > most
-                }
-            )
-            for task in self.tasks
-        ]
-        return dataclasses.replace(self, tasks=tasks)
+
+        def shorten(part: Examples) -> Examples:
+            return part.only(_spread(len(part), most)) if len(part) > most else part
+
+        return dataclasses.replace(self, tasks=[task.changed(shorten) for task in self.tasks])
 
     def holding_out(self, fraction: float) -> "Stream":
         """The stream with this share of each class's training examples moved to `validation`.
@@ -260,8 +265,7 @@ class Stream:
 
     def without_test(self) -> "Stream":
         """The stream with nothing in its test parts."""
-        nothing = np.zeros(0, np.int64)
-        tasks = [task.with_parts(test=task.train.only(nothing)) for task in self.tasks]
+        tasks = [task.with_parts(test=task.train.only(_NONE)) for task in self.tasks]
         return dataclasses.replace(self, tasks=tasks)
 
 
@@ -291,7 +295,18 @@ def _examples(given: Examples | Pair, what: str) -> Examples:
         return given
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UserError(f"{what} must be a pair of arrays, (x, y), or Examples.")
-    x, y = (_array(array, f"{name} in {what}") for array, name in zip(given, "xy", strict=True))
+    arrays = []
+    for each, name in zip(given, "xy", strict=True):
+        try:  # Not asarray, which would hide that an array is memory-mapped.
+            array = np.asanyarray(each)
+        except ValueError as error:
+            raise UserError(f"{name} in {what} is no array: {error}.") from error
+        _check_dtype(array.dtype, f"{name} in {what}")
+        if not array.ndim:
+            one = f"{name} in {what} must have an axis of examples"
+            raise UserError(f"{one}, and is a single value.")
+        arrays.append(array)
+    x, y = arrays
     if len(x) != len(y):
         raise UserError(f"{what} has {len(x)} inputs and {len(y)} targets.")
     if y.dtype.kind in "biu":
@@ -301,17 +316,6 @@ def _examples(given: Examples | Pair, what: str) -> Examples:
     elif y.dtype == np.float64:
         y = y.astype(np.float32)
     return Examples(x, np.arange(len(x)), y)
-
-
-def _array(given: npt.ArrayLike, what: str) -> np.ndarray:
-    try:  # An array stays what it is: asarray would hide that it is memory-mapped.
-        array = given if isinstance(given, np.ndarray) else np.asarray(given)
-    except ValueError as error:
-        raise UserError(f"{what} is no array: {error}.") from error
-    _check_dtype(array.dtype, what)
-    if not array.ndim:
-        raise UserError(f"{what} must have an axis of examples, and is a single value.")
-    return array
 
 
 def _check_dtype(dtype: np.dtype, what: str) -> None:
@@ -341,17 +345,12 @@ def _num_outputs(task: Task) -> int:
 
 
 def _behind(task: Task, before: Task | None) -> Task:
-    """The task with its labels moved behind those of the task before it."""
+    """Its labels moved behind those of the task before it."""
     if task.classes is None:
         raise UserError(f'heads="own" needs one integer label an example: {task.name} has none.')
     start = 1 + max(before.classes or ()) if before else 0
-    moved = {
-        part: dataclasses.replace(examples, y=examples.y + np.int32(start))
-        for part in PARTS
-        if len(examples := getattr(task, part))
-    }
-    classes = range(start, start + 1 + max(task.classes))
-    return dataclasses.replace(task, **moved, classes=classes)
+    moved = task.changed(lambda part: dataclasses.replace(part, y=part.y + np.int32(start)))
+    return dataclasses.replace(moved, classes=range(start, start + 1 + max(task.classes)))
 
 
 def _one(part: Examples) -> tuple[np.ndarray, np.ndarray]:
@@ -379,17 +378,3 @@ def _check(part: Examples, classes: Sequence[int] | None, has: str) -> str:
         raise UserError(f"{has} with NaN or infinity in y.")
     x, y = _one(part)
     return f"x {x.dtype}{list(x.shape)}, y {y.dtype}{list(y.shape)}"
-
-
-def _fingerprint(task: Task) -> str:
-    digest = hashlib.sha256(repr((task.name, task.classes and tuple(task.classes))).encode())
-    for name in PARTS:
-        part: Examples = getattr(task, name)
-        digest.update(f"{name} {len(part)} ".encode())
-        if len(part):
-            # Few rows tell data sets apart, and a memory-mapped array is read nowhere else.
-            x, _ = part.take(_spread(len(part), 64))
-            for array in (x, part.y):
-                digest.update(f"{array.dtype.str} {array.shape} ".encode())
-                digest.update(array.tobytes())
-    return digest.hexdigest()[:16]

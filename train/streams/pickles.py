@@ -17,7 +17,6 @@ class _Dtype:
     """A dtype as a pickle describes it: its code, and in its state the order of its bytes."""
 
     def __init__(self, code: str, align: bool = False, copy: bool = False):
-        del align, copy
         self.plain = np.dtype(code)
         if self.plain.kind not in "biufcSU":
             raise pickle.UnpicklingError(f"it holds {code}, and only numbers and text are allowed")
@@ -36,8 +35,7 @@ class _Array(np.ndarray):
 
 
 def _reconstruct(kind: Any, shape: Any, code: Any) -> _Array:
-    del kind, shape, code  # Always an empty array, which then takes its state.
-    return _Array((0,), np.uint8)
+    return _Array((0,), np.uint8)  # Always an empty one, which then takes its state.
 
 
 def _scalar(dtype: _Dtype, raw: bytes) -> Any:

@@ -152,7 +152,7 @@ def compile_and_step(point: Point, leaves: dict[str, Leaf], mesh: Mesh) -> tuple
         name: jnp.ones(leaf.shape, jnp.float32, device=placed[name])
         for name, leaf in leaves.items()
     }
-    tx = tag_optax.scale_by_tag_rms(5.0, point.capacity, skip_unseen=False)
+    tx = tag_optax.scale_by_tag_rms(5.0, point.capacity, bank=tag_optax.full(split=True))
     task_axis = "tasks" if point.task_devices > 1 else None
     shardings = tag_optax.state_sharding(tx, params, split, task_axis=task_axis)
     state = jax.jit(tx.init, out_shardings=shardings)(params)

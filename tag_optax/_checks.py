@@ -1,8 +1,11 @@
 """Errors for arguments that could only go wrong: what was given, and what to do instead."""
 
+import functools
 import operator
-from collections.abc import Iterable
-from typing import Any
+import sys
+import warnings
+from collections.abc import Callable, Iterable
+from typing import Any, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -14,10 +17,12 @@ def is_traced(value: Any) -> bool:
     return isinstance(value, Tracer)
 
 
-def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
+def check_choice(name: str, value: Any, choices: Iterable[str], or_else: str = "") -> None:
     choices = list(choices)
-    if value not in choices:
-        raise ValueError(f"{name}={value!r} is unknown: choose one of {', '.join(choices)}.")
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(
+            f"{name}={value!r} is unknown: choose one of {', '.join(choices)}{or_else}."
+        )
 
 
 def check_size(name: str, value: Any, at_least: int = 1) -> int:
@@ -36,19 +41,37 @@ def check_size(name: str, value: Any, at_least: int = 1) -> int:
     return size
 
 
-def check_finite(name: str, value: Any) -> None:
-    """A number that must be finite; traced values (``inject_hyperparams``) pass unseen."""
-    if not is_traced(value) and not np.all(np.isfinite(np.asarray(value))):
-        raise ValueError(f"{name}={value} must be finite: choose a real number, such as 5.0.")
+def check_b(b: Any) -> None:
+    """The first argument must be finite; traced values (``inject_hyperparams``) pass unseen."""
+    if is_traced(b):
+        return
+    if not np.all(np.isfinite(np.asarray(b))):
+        raise ValueError(f"b={b} must be finite: choose a real number, such as 5.0.")
+    if np.all((np.asarray(b) > 0) & (np.asarray(b) < 0.05)):
+        warnings.warn(
+            f"b={b} makes TAG weigh all tasks almost alike. The arguments are b, task_capacity, "
+            "learning_rate: b, such as 5.0, comes before the rate.",
+            stacklevel=_outside(),
+        )
+
+
+def _outside() -> int:
+    """How many frames up the caller of this package is: that is whom a warning concerns."""
+    package = __name__.partition(".")[0]
+    frame, depth = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(package):
+        frame, depth = frame.f_back, depth + 1
+    return depth
 
 
 def check_dtype(name: str, value: Any) -> None:
-    """``inject_hyperparams`` takes a dtype class for a schedule, and calls it."""
-    if isinstance(value, jax.Array | np.generic):
-        raise ValueError(
-            f"{name} must be a dtype, not a number: under optax.inject_hyperparams give its name "
-            f'as a string, such as {name}="bfloat16".'
-        )
+    """A storage dtype, or None."""
+    try:
+        floating = value is None or jnp.issubdtype(jnp.dtype(value), jnp.floating)
+    except TypeError:
+        floating = False
+    if not floating:
+        raise ValueError(f"{name}={value!r} must be a floating dtype, such as 'bfloat16', or None.")
 
 
 def check_mask(mask: Any) -> None:
@@ -90,3 +113,28 @@ def check_real(params: Any) -> None:
                 f"parameter {jax.tree_util.keystr(path)} is complex, and TAG compares real "
                 "directions: wrap the optimizer in optax.contrib.split_real_and_imaginary."
             )
+
+
+_RETIRED = {
+    "alpha_scope": 'relatedness=tag_optax.cosine(scope="leaf")',
+    "num_gradients": "relatedness=tag_optax.first_gradients(n)",
+    "constant_memory": 'bank="running_sum"',
+    "skip_unseen": "bank=tag_optax.full(split=True)",
+    "mu_dtype": "bank=tag_optax.full(mu_dtype=...)",
+    "nu_dtype": "bank=tag_optax.full(nu_dtype=...)",
+}
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+
+def names_successors(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+    """Lets an argument of version 0.1 fail with the name of what took its place."""
+
+    @functools.wraps(function)
+    def checked(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        for name in kwargs.keys() & _RETIRED.keys():
+            raise TypeError(f"{name} is no argument any more: give {_RETIRED[name]}.")
+        return function(*args, **kwargs)
+
+    return checked

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tag_optax import _bank, _checks, _search
+from tag_optax import _checks, _rows, _search
 from tag_optax._types import OptState, Params, Updates, transformation
 
 
@@ -57,7 +57,7 @@ def add_ewc_penalty(strength: jax.typing.ArrayLike) -> optax.GradientTransformat
     def init(params: Params) -> AddEwcPenaltyState:
         # Two trees: a buffer that stands twice in a state cannot be donated.
         return AddEwcPenaltyState(
-            fisher=_bank.zeros_like(params, None), anchor=_bank.zeros_like(params, None)
+            fisher=_rows.zeros_like(params, None), anchor=_rows.zeros_like(params, None)
         )
 
     def update(
@@ -213,7 +213,7 @@ def project_orthogonal(
 
     def init(params: Params) -> ProjectOrthogonalState:
         return ProjectOrthogonalState(
-            basis=_bank.stack(_bank.zeros_like(params, None), directions * tasks),
+            basis=_rows.stack(_rows.zeros_like(params, None), directions * tasks),
             stored=jnp.zeros((tasks,), jnp.int32),
         )
 
@@ -277,11 +277,11 @@ def store_direction(
         )
         here = task * per_task + state.stored[task]
         slot = jnp.where(room, here, 0)
-        kept = _bank.get_row(state.basis, slot)
+        kept = _rows.get_row(state.basis, slot)
         row = jax.tree.map(lambda new, old: jnp.where(room, new, old), unit, kept)
         ids = jnp.arange(tasks, dtype=jnp.int32)
         return ProjectOrthogonalState(
-            basis=_bank.set_row(state.basis, slot, row),
+            basis=_rows.set_row(state.basis, slot, row),
             stored=state.stored + ((ids == task) & room).astype(jnp.int32),
         )
 
@@ -294,21 +294,22 @@ def _off_basis(updates: Updates, state: ProjectOrthogonalState) -> Updates:
     slots = jnp.arange(state.directions_per_task(), dtype=jnp.int32)
     filled = slots[None] < state.stored[:, None]
     used = filled.reshape(-1)
-    g = jax.tree.map(lambda x: x.astype(_bank.accumulator_dtype(x)), updates)
-    dtype = _bank.weights_dtype(g)
-    split = _bank.is_split(state.basis, skip_unseen=True)
-    along = _bank.row_products(state.basis, g, used, "global", dtype, split)
-    inside = _bank.weighted_rows(along, state.basis, g, used, split)
+    g = jax.tree.map(lambda x: x.astype(_rows.accumulator_dtype(x)), updates)
+    dtype = _rows.weights_dtype(g)
+    split = _rows.is_split(state.basis)
+    along = _rows.row_products(state.basis, g, used, "global", dtype, split)
+    none = jax.tree.map(jnp.zeros_like, g)
+    inside = _rows.weighted_rows(along, state.basis, none, used, split)
     return jax.tree.map(lambda u, x, i: (x - i).astype(u.dtype), updates, g, inside)
 
 
 def _inner(a: Updates, b: Updates) -> jax.Array:
-    return _bank.inner_products(a, b, "global", _bank.weights_dtype(b))[0]
+    return _rows.inner_products(a, b, "global", _rows.weights_dtype(b))[0]
 
 
 def _subtract(updates: Updates, share: jax.Array, direction: Updates) -> Updates:
     def subtract(u: jax.Array, d: jax.Array) -> jax.Array:
-        dtype = _bank.accumulator_dtype(u)
+        dtype = _rows.accumulator_dtype(u)
         return (u.astype(dtype) - share.astype(dtype) * d.astype(dtype)).astype(u.dtype)
 
     return jax.tree.map(subtract, updates, direction)

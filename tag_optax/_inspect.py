@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import optax
 
 from tag_optax import _checks, _search
+from tag_optax._clustered import Clusters
 from tag_optax._companions import ProjectOrthogonalState
-from tag_optax._state import ScaleByTagState
+from tag_optax._tag import ScaleByTagState
 from tag_optax._types import OptState, Params
 from tag_optax._wrappers import StatefulTaskIdState
 
@@ -22,8 +23,9 @@ def task_weights(opt_state: OptState) -> Any:
         opt_state: A state with a TAG state anywhere in it.
 
     Returns:
-        An array of ``[K]``, or for ``alpha_scope="leaf"`` a tree of them like the parameters; 0 for
-        tasks not seen. Where several TAG transformations work side by side, a list of these.
+        An array of ``[K]``, or where each leaf is compared by itself a tree of them like the
+        parameters; 0 for tasks not seen. Where several TAG transformations work side by side, a
+        list of these.
 
     Examples:
         >>> import jax.numpy as jnp, tag_optax
@@ -39,7 +41,7 @@ def task_weights(opt_state: OptState) -> Any:
         (alpha,) = jax.tree.leaves(state.alpha)  # nnx.Optimizer wraps arrays in variables.
         if alpha.ndim == 1:
             return alpha
-        structure = jax.tree.structure(state.nu)
+        structure = jax.tree.structure(state.live["nu"])
         return jax.tree.unflatten(structure, list(alpha[: structure.num_leaves]))
 
     found = [weights(state) for state in _search.require(opt_state, ScaleByTagState, _TAG)]
@@ -95,11 +97,13 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
             visited=pad(state.visited, rows),
             steps=pad(state.steps, rows),
             alpha=pad(state.alpha, rows, axis=-1),
-            norm=pad(state.norm, rows, axis=-1),
-            mu_bank=pad(state.mu_bank, rows),
-            nu_bank=pad(state.nu_bank, rows),
-            unit_bank=pad(state.unit_bank, rows),
+            bank=larger_bank(state.bank, rows),
         )
+
+    def larger_bank(bank: Any, rows: int) -> Any:
+        if isinstance(bank, Clusters):  # Its rows stay as many as they are.
+            return bank._replace(row_of=jnp.pad(bank.row_of, (0, rows), constant_values=-1))
+        return pad(bank, rows)
 
     def larger_basis(state: ProjectOrthogonalState) -> ProjectOrthogonalState:
         rows = missing(state.stored)
@@ -127,11 +131,11 @@ def state_bytes(tx: optax.GradientTransformation, params: Params) -> int:
     Examples:
         >>> import jax, jax.numpy as jnp, tag_optax
         >>> params = jax.ShapeDtypeStruct((1_000_000,), jnp.float32)
-        >>> for kind in ("cosine", "self"):  # 2 (K + 1) copies of the parameters; K + 1.
+        >>> for kind in ("cosine", "own"):  # 2 (K + 1) copies of the parameters; K + 1; one more.
         ...     tag_optax.state_bytes(tag_optax.tag_rmsprop(5.0, 20, relatedness=kind), params)
-        168000264
-        84000184
-        >>> tx = tag_optax.tag_rmsprop(5.0, 20, relatedness="self", constant_memory=True)
+        172000268
+        88000184
+        >>> tx = tag_optax.tag_rmsprop(5.0, 20, relatedness="own", bank="running_sum")
         >>> tag_optax.state_bytes(tx, params)  # 2 copies, whatever the number of tasks.
         8000184
     """

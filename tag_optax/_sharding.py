@@ -12,10 +12,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tag_optax import _search
 from tag_optax._companions import ProjectOrthogonalState
-from tag_optax._state import ScaleByTagState
+from tag_optax._tag import ScaleByTagState
 from tag_optax._types import OptState, Params
 
-_BANKS = ("mu_bank", "nu_bank", "unit_bank")
 _Specs = dict[_search.Path, tuple[PartitionSpec, tuple[int, ...]]]
 
 
@@ -40,8 +39,8 @@ def state_sharding(
             one for all of them.
         mesh: The mesh; needed where ``params_sharding`` has only specs.
         task_axis: The mesh axis that the tasks are spread over. Where tasks or parameters are
-            split, build the transformation with ``skip_unseen=False``, so that each device reads
-            what it holds and only sums travel.
+            split, build the transformation with ``bank=tag_optax.full(split=True)``, so that each
+            device reads what it holds and only sums travel.
 
     Returns:
         A tree of ``NamedSharding`` like the state, for ``jit(tx.init, out_shardings=...)``: no
@@ -52,10 +51,10 @@ def state_sharding(
         >>> from jax.sharding import AxisType, NamedSharding, PartitionSpec
         >>> mesh = jax.make_mesh((1,), ("data",), axis_types=(AxisType.Auto,))
         >>> params = {"w": jnp.zeros((4, 2))}
-        >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=8, skip_unseen=False)
+        >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=8, bank=tag_optax.full(split=True))
         >>> everywhere = NamedSharding(mesh, PartitionSpec())
         >>> shardings = tag_optax.state_sharding(tx, params, everywhere, task_axis="data")
-        >>> tuple(shardings[0].nu_bank["w"].spec)
+        >>> tuple(shardings[0].bank["nu"]["w"].spec)
         ('data', None, None)
         >>> state = jax.jit(tx.init, out_shardings=shardings)(params)
         >>> for task in (0, 1):
@@ -101,19 +100,20 @@ def _tag_sharding(
         )
 
     def sharding(path: _search.Path, leaf: Any) -> NamedSharding:
-        # The field's name stands first in the path, the parameter's own path behind it.
-        found = specs.get(path[1:])
-        if found is None:
+        stacked = path[0].name == "bank"
+        if path[-1] == jax.tree_util.GetAttrKey("vector"):  # Small leaves, joined in one.
+            return NamedSharding(mesh, PartitionSpec(*[task_axis] * stacked))
+        spec, shape = _lookup(path, specs) or (PartitionSpec(), None)
+        if path[-1] == jax.tree_util.DictKey("length") or shape is None:
             return NamedSharding(mesh, PartitionSpec())
-        spec, shape = found
-        if path[0].name not in _BANKS:
+        if not stacked:
             return NamedSharding(mesh, spec if leaf.shape == shape else PartitionSpec())
         padded = (*spec, *[None] * (len(shape) - len(spec)))
         taken = jax.tree.leaves(padded)
         if task_axis is not None and task_axis in taken:
             raise ValueError(
                 f"task_axis={task_axis!r} already splits the parameter "
-                f"{jax.tree_util.keystr(path[1:])}: spread the tasks over another mesh axis."
+                f"{jax.tree_util.keystr(path[2:])}: spread the tasks over another mesh axis."
             )
         return NamedSharding(mesh, PartitionSpec(task_axis, *padded))
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import optax
 
 # optax types these as unions of arrays and containers, which no state NamedTuple fits.
@@ -10,6 +11,7 @@ PyTree = Any
 Params = PyTree
 Updates = PyTree
 OptState = PyTree
+Numeric = jax.typing.ArrayLike
 
 
 def transformation(

@@ -25,9 +25,9 @@ class NumpyTag:
     b2: float = 0.99
     eps: float = 1e-8
     eps_in_sqrt: bool = True
-    alpha_scope: str = "global"
+    scope: str = "global"
     relatedness: str = "cosine"
-    num_gradients: int = 1
+    count: int = 1
     tasks: dict[int, Task] = dataclasses.field(default_factory=dict)
     alpha: dict[int, Any] = dataclasses.field(default_factory=dict)
 
@@ -36,7 +36,7 @@ class NumpyTag:
         zeros = {name: np.zeros_like(x) for name, x in g.items()}
         task = self.tasks.setdefault(t, Task(m=zeros, v=zeros))
         task.steps += 1
-        if len(task.gradients) < self.num_gradients:
+        if len(task.gradients) < self.count:
             task.gradients.append(g)
         task.m = {k: self.b1 * task.m[k] + (1 - self.b1) * g[k] for k in g}
         if self.optimizer == "adagrad":
@@ -48,7 +48,7 @@ class NumpyTag:
     def _step(self, name: str, t: int, g: Vectors) -> np.ndarray:
         task = self.tasks[t]
         others = [s for s in self.tasks if s != t]
-        names = [name] if self.alpha_scope == "leaf" else list(g)
+        names = [name] if self.scope == "leaf" else list(g)
         if others:
             self.alpha = {s: self._alpha(t, s, names) for s in others}
             self.alpha[t] = 1.0 if self.relatedness in ("uniform", "age") else math.exp(-self.b)
@@ -65,7 +65,7 @@ class NumpyTag:
         return m_hat / (np.sqrt(w) / correction + self.eps)
 
     def _alpha(self, t: int, s: int, names: list[str]) -> float:
-        if self.relatedness in ("uniform", "self"):
+        if self.relatedness in ("uniform", "own"):
             return 1.0
         if self.relatedness == "age":
             return abs(t - s) + 1.0

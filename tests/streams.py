@@ -20,7 +20,17 @@ OPTIMIZERS = {
     "adagrad": tag_optax.tag_adagrad,
     "adam": tag_optax.tag_adam,
 }
-RELATEDNESS = ("cosine", "first_gradients", "uniform", "age", "self")
+RELATEDNESS = ("cosine", "first_gradients", "uniform", "age", "own")
+
+
+def related(name: str, scope: str = "global", count: int = 1) -> tag_optax.Relatedness:
+    """A relatedness by name, with what can be chosen for it."""
+    if name == "cosine":
+        return tag_optax.cosine(scope=scope)
+    if name == "first_gradients":
+        return tag_optax.first_gradients(count, scope=scope)
+    return getattr(tag_optax, name)()
+
 
 # Four tasks of five, out of order, each of them coming back.
 ORDER = (3, 3, 0, 0, 0, 2, 3, 1, 1, 0, 2, 2, 3, 1)

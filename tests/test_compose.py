@@ -65,7 +65,7 @@ def test_partition_as_for_adapters(stream):
 
 def test_two_tags_side_by_side_have_two_weights(stream):
     labels = {"matrix": "a", "vector": "a", "scalar": "b", "head": "b"}
-    tx = optax.partition({"a": tag(), "b": tag(alpha_scope="leaf")}, labels)
+    tx = optax.partition({"a": tag(), "b": tag(relatedness=tag_optax.cosine(scope="leaf"))}, labels)
     _, state = run(tx, stream)
     first, second = tag_optax.task_weights(state)
     assert first.shape == (5,)
@@ -87,11 +87,11 @@ def test_tree_get_and_map_params(stream):
     _, state = run(tx, stream)
     assert optax.tree.get(state, "live_task") == ORDER[-1]
     doubled = optax.tree.map_params(tx, lambda x: 2 * x, state)
-    chex.assert_trees_all_close(doubled[0].nu, jax.tree.map(lambda x: 2 * x, state[0].nu))
-    chex.assert_trees_all_close(doubled[0].nu_bank, jax.tree.map(lambda x: 2 * x, state[0].nu_bank))
+    for tree, twice in ((state[0].live, doubled[0].live), (state[0].bank, doubled[0].bank)):
+        chex.assert_trees_all_close(twice["nu"], jax.tree.map(lambda x: 2 * x, tree["nu"]))
     chex.assert_trees_all_equal(
-        (doubled[0].steps, doubled[0].alpha, doubled[0].norm),
-        (state[0].steps, state[0].alpha, state[0].norm),
+        (doubled[0].steps, doubled[0].alpha, doubled[0].live["length"]),
+        (state[0].steps, state[0].alpha, state[0].live["length"]),
     )
 
 
@@ -152,7 +152,7 @@ def test_vmap_over_different_tasks():
 
 
 def test_jit_of_init_and_eval_shape(stream):
-    tx = tag(alpha_scope="leaf")
+    tx = tag(relatedness=tag_optax.cosine(scope="leaf"))
     state = tx.init(stream[0])
     chex.assert_trees_all_equal(jax.jit(tx.init)(stream[0]), state)
     shapes = jax.eval_shape(tx.init, stream[0])
@@ -208,7 +208,7 @@ EVERYTHING = {
     "tag_rmsprop": tag_optax.tag_rmsprop(5.0, 3),
     "tag_adagrad": tag_optax.tag_adagrad(5.0, 3, relatedness="age"),
     "tag_adam": tag_optax.tag_adam(5.0, 3, relatedness="first_gradients"),
-    "constant_memory": tag_optax.tag_adam(5.0, 3, relatedness="self", constant_memory=True),
+    "running_sum": tag_optax.tag_adam(5.0, 3, relatedness="own", bank="running_sum"),
     "stateful_task_id": tag_optax.stateful_task_id(tag_optax.tag_rmsprop(5.0, 3)),
     "companions": optax.chain(
         tag_optax.add_ewc_penalty(1.0),
@@ -250,16 +250,15 @@ def test_a_leaf_without_a_gradient(stream):
 
 
 def test_what_inject_hyperparams_would_call_is_refused():
-    """optax takes every callable for a schedule: a mask function, a dtype class."""
+    """optax takes every callable for a schedule: a mask function. A relatedness and a bank pass."""
     make = optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args=("task_capacity",))
     params = {"w": jnp.ones((2, 2)), "b": jnp.ones(2)}
     mask = lambda p: jax.tree.map(lambda x: x.ndim > 1, p)  # noqa: E731
     with pytest.raises(ValueError, match=r"mask must be a tree.*static_args"):
         make(5.0, task_capacity=2, weight_decay=0.5, mask=mask).init(params)
-    with pytest.raises(ValueError, match=r"mu_dtype must be a dtype.*mu_dtype=.bfloat16"):
-        make(5.0, task_capacity=2, mu_dtype=jnp.bfloat16).init(params)
     make = optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args=("task_capacity", "mask"))
-    tx = make(5.0, 2, 1.0, weight_decay=0.5, mask=mask, mu_dtype="bfloat16")
+    values = dict(relatedness=tag_optax.cosine(scope="leaf"), bank=tag_optax.full(jnp.bfloat16))
+    tx = make(5.0, 2, 1.0, weight_decay=0.5, mask=mask, **values)
     zeros = jax.tree.map(jnp.zeros_like, params)
     updates, _ = tx.update(zeros, tx.init(params), params, task_id=0)
     chex.assert_trees_all_close(updates, {"w": -0.5 * jnp.ones((2, 2)), "b": jnp.zeros(2)})

@@ -138,7 +138,7 @@ def test_gradient_accumulation_across_tasks():
 @pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32, jnp.float64])
 @pytest.mark.parametrize("storage", [None, "bfloat16", "float32"])
 def test_state_is_stable_under_cond(name, dtype, storage):
-    tx = OPTIMIZERS[name](1.0, 3, mu_dtype=storage, nu_dtype=storage)
+    tx = OPTIMIZERS[name](1.0, 3, bank=tag_optax.full(storage, storage))
     params = {"w": jnp.ones((2, 2), dtype), "s": jnp.ones((), dtype)}
 
     @jax.jit

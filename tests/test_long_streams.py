@@ -12,7 +12,7 @@ import pytest
 
 import tag_optax
 from tag_optax import _relatedness
-from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients
+from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, related
 
 pytestmark = pytest.mark.ci
 
@@ -81,11 +81,12 @@ def test_a_bank_that_grows_as_tasks_come(tasks, capacity, optimizer, relatedness
     whole = Stepper(make(tasks), params)
     before = live_bytes()
     growing = Stepper(make(capacity), params)
+    moments = ("mu" if optimizer == "adam" else "direction", "nu")
     rows = np.zeros((tasks, 2, 15), np.float32)  # M and V of every task when it was last left.
     left, capacities = None, [capacity]
 
     def live_row():
-        return np.array([_flat(growing.state.mu), _flat(growing.state.nu)])
+        return np.array([_flat(growing.state.live[name]) for name in moments])
 
     def check_bytes():
         """The state is as large as `state_bytes` says, and nothing else has stayed."""
@@ -120,7 +121,7 @@ def test_a_bank_that_grows_as_tasks_come(tasks, capacity, optimizer, relatedness
     assert seen.sum() == tasks
     assert int(state.steps.sum()) == 2 * tasks + tasks // 10
     # No row has changed by a bit since its task was left, through all growth.
-    bank = np.stack([_flat(state.mu_bank, 1), _flat(state.nu_bank, 1)], axis=1)
+    bank = np.stack([_flat(state.bank[name], 1) for name in moments], axis=1)
     others = np.arange(tasks) != left
     np.testing.assert_array_equal(bank[:tasks][others], rows[others])
     assert not bank[tasks:].any()
@@ -136,7 +137,7 @@ def _flat(tree, axes=0):
 
 
 @pytest.mark.parametrize("optimizer", ["rms", "adam"])
-@pytest.mark.parametrize("relatedness", ["cosine", "first_gradients", "self"])
+@pytest.mark.parametrize("relatedness", ["cosine", "first_gradients", "own"])
 def test_counts_stay_at_their_end(optimizer, relatedness):
     """All tasks have taken as many steps as can be counted, and learn on as after a million."""
     tx = SCALE_BY[optimizer](2.0, 3, relatedness=relatedness)
@@ -191,7 +192,7 @@ def test_any_b_stays_finite(optimizer, relatedness, scope):
     order = (0, 0, 1, 1, 2, 2, 3, 0, 1)
     stream = [jax.tree.map(lambda x, t=t: x if t % 2 == 0 else -x, one) for t in order]
     make = functools.partial(
-        SCALE_BY[optimizer], task_capacity=4, alpha_scope=scope, relatedness=relatedness
+        SCALE_BY[optimizer], task_capacity=4, relatedness=related(relatedness, scope)
     )
     found = found_by_b(make, stream, order)
     for b in (100.0, 1e4, -100.0):
@@ -206,11 +207,11 @@ def test_any_b_stays_finite(optimizer, relatedness, scope):
             assert np.isfinite(np.float32(1e9) * np.asarray(weights)).all()
 
 
-@pytest.mark.parametrize("relatedness", ["cosine", "first_gradients", "self"])
+@pytest.mark.parametrize("relatedness", ["cosine", "first_gradients", "own"])
 def test_the_bound_of_alpha_changes_no_usual_b(monkeypatch, relatedness):
     stream = gradients(dtype=np.float32)
     make = functools.partial(
-        tag_optax.scale_by_tag_rms, task_capacity=5, relatedness=relatedness, alpha_scope="leaf"
+        tag_optax.scale_by_tag_rms, task_capacity=5, relatedness=related(relatedness, "leaf")
     )
     strengths = [jnp.float32(b) for b in (0.5, 5.0, 7.0, 44.0)]
     found = found_by_b(make, stream, ORDER)

@@ -39,7 +39,7 @@ def total(state) -> int:
 @pytest.mark.parametrize("dtype", [None, "bfloat16"])
 def test_temporaries_and_aliasing(optimizer, relatedness, dtype):
     tx = OPTIMIZERS[optimizer](
-        5.0, CAPACITY, relatedness=relatedness, mu_dtype=dtype, nu_dtype=dtype
+        5.0, CAPACITY, relatedness=relatedness, bank=tag_optax.full(dtype, dtype)
     )
     memory, state = compiled_step(tx, jax.ShapeDtypeStruct(SHAPE, jnp.float32))
     # Narrow moments are worked on as float32 copies of the live rows.
@@ -78,23 +78,27 @@ def test_the_state_holds_only_what_is_read(optimizer, relatedness):
     params = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
     tx = OPTIMIZERS[optimizer](5.0, CAPACITY, relatedness=relatedness)
     rows = 1  # nu
-    rows += relatedness == "cosine" or optimizer == "adam"  # mu
-    rows += relatedness == "first_gradients"  # unit
-    # visited, steps, alpha, norm; live_task, a schedule's count
-    small = (1 + 4 * 3) * CAPACITY + 8
+    rows += optimizer == "adam"  # mu
+    own_direction = relatedness == "first_gradients" or (
+        relatedness == "cosine" and optimizer != "adam"
+    )
+    rows += own_direction
+    # visited, steps, alpha, length; live_task, a schedule's count
+    small = (1 + 4 * 3) * CAPACITY + 12
     size = tag_optax.state_bytes(tx, params)
-    assert 0 <= size - rows * (CAPACITY + 1) * ROW <= small
+    assert 0 <= size - (rows * (CAPACITY + 1) + 1) * ROW <= small  # And the sum of the past.
     state = jax.eval_shape(tx.init, params)[0]
-    needs_mu = relatedness == "cosine" or optimizer == "adam"
-    assert (state.mu_bank is not None) == needs_mu
-    assert (state.unit_bank is not None) == (relatedness == "first_gradients")
+    assert state.live.keys() == state.bank.keys()
+    assert ("mu" in state.live) == (optimizer == "adam")
+    assert ("direction" in state.live) == own_direction
+    assert ("length" in state.live) == (relatedness == "cosine")
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("relatedness", ["uniform", "self"])
-def test_constant_memory_is_constant(optimizer, relatedness):
+@pytest.mark.parametrize("relatedness", ["uniform", "own"])
+def test_a_running_sum_is_constant(optimizer, relatedness):
     params = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
-    arguments = dict(relatedness=relatedness, constant_memory=True)
+    arguments = dict(relatedness=relatedness, bank="running_sum")
     rows = 3 if optimizer == "adam" else 2
     for capacity in (1, 1000):
         size = tag_optax.state_bytes(OPTIMIZERS[optimizer](5.0, capacity, **arguments), params)
@@ -105,6 +109,6 @@ def test_bfloat16_halves_the_bank():
     params = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
     whole = tag_optax.state_bytes(tag_optax.tag_rmsprop(5.0, CAPACITY), params)
     half = tag_optax.state_bytes(
-        tag_optax.tag_rmsprop(5.0, CAPACITY, mu_dtype="bfloat16", nu_dtype="bfloat16"), params
+        tag_optax.tag_rmsprop(5.0, CAPACITY, bank=tag_optax.full("bfloat16", "bfloat16")), params
     )
-    assert 0.49 < half / whole < 0.51
+    assert 0.49 < half / whole < 0.52

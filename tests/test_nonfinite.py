@@ -12,21 +12,21 @@ import optax
 import pytest
 
 import tag_optax
-from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, run
+from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, related, run
 
 pytestmark = pytest.mark.ci
 
 BAD = [np.nan, np.inf, -np.inf]
-KINDS = [*RELATEDNESS, "constant"]
+KINDS = [*RELATEDNESS, "running_sum"]
 STORAGE = [None, "bfloat16", "float16"]
 
 
 @functools.cache  # Compiled once.
-def make(optimizer, kind, **arguments):
-    constant = kind == "constant"
-    return SCALE_BY[optimizer](
-        5.0, 4, relatedness="self" if constant else kind, constant_memory=constant, **arguments
-    )
+def make(optimizer, kind, scope="global", storage=None):
+    if kind == "running_sum":
+        return SCALE_BY[optimizer](5.0, 4, relatedness="own", bank="running_sum")
+    bank = tag_optax.full(storage, storage)
+    return SCALE_BY[optimizer](5.0, 4, relatedness=related(kind, scope), bank=bank)
 
 
 def assert_finite(tree):
@@ -93,15 +93,15 @@ def test_seeds_side_by_side_skip_each_its_own():
     ("optimizer", "kind", "scope", "storage"),
     [
         *(("rms", kind, "global", None) for kind in KINDS),
-        *(("adam", kind, "leaf", None) for kind in ("cosine", "first_gradients", "constant")),
+        *(("adam", kind, "leaf", None) for kind in ("cosine", "first_gradients", "running_sum")),
         ("adagrad", "cosine", "leaf", None),
-        ("adagrad", "self", "global", "bfloat16"),
+        ("adagrad", "own", "global", "bfloat16"),
         ("adam", "cosine", "global", "float16"),
     ],
 )
 @hypothesis.given(data=st.data())
 def test_the_bank_is_finite_after_anything(optimizer, kind, scope, storage, data):
-    tx = make(optimizer, kind, alpha_scope=scope, mu_dtype=storage, nu_dtype=storage)
+    tx = make(optimizer, kind, scope, storage)
     numbers = st.floats(width=32, allow_nan=True, allow_infinity=True)
     numbers |= st.sampled_from([*BAD, 3e38, -3e38, 1e19, -2e19, 1e-45, 0.0, 1.0])
     steps = st.lists(st.tuples(st.integers(0, 3), st.lists(numbers, min_size=3, max_size=3)))
@@ -120,12 +120,12 @@ def test_the_bank_is_finite_after_anything(optimizer, kind, scope, storage, data
 
 def test_a_huge_gradient_is_a_step():
     """Its square is too large for the moment, which then holds the largest number there is."""
-    tx = tag_optax.scale_by_tag_rms(5.0, 2, nu_dtype="float16")
+    tx = tag_optax.scale_by_tag_rms(5.0, 2, bank=tag_optax.full(nu_dtype="float16"))
     state = tx.init(jnp.zeros(1, jnp.float32))
     updates, state = tx.update(jnp.full(1, 1e6, jnp.float32), state, task_id=0)
     assert_finite(updates)
     assert state.steps[0] == 1
-    assert state.nu == np.finfo(np.float16).max
+    assert state.live["nu"] == np.finfo(np.float16).max
 
 
 def test_zero_nans_makes_a_bad_step_none():
@@ -144,6 +144,6 @@ def test_a_task_without_any_gradient():
     updates, state = run(tx, [g, zero, zero, g], [0, 1, 1, 2])
     np.testing.assert_array_equal(updates[1], 0)
     np.testing.assert_array_equal(updates[2], 0)
-    np.testing.assert_array_equal(state.nu_bank[1], 0)
+    np.testing.assert_array_equal(state.bank["nu"][1], 0)
     assert tag_optax.task_weights(state)[1] == 1.0  # exp(-b 0)
     assert_finite((updates, state))

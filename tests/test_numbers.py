@@ -8,7 +8,7 @@ import pytest
 
 import tag_optax
 from tests.reference import NumpyTag
-from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, run
+from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, related, run
 
 pytestmark = pytest.mark.ci
 
@@ -20,9 +20,9 @@ def test_moments_accumulate_in_float32_or_float64(dtype):
     tx = tag_optax.scale_by_tag_adam(5.0, 3, relatedness="first_gradients")
     state = tx.init({"w": jnp.zeros(2, dtype)})
     expected = jnp.float64 if dtype == jnp.float64 else jnp.float32
-    for name in ("mu", "nu", "unit", "mu_bank", "nu_bank", "unit_bank"):
-        assert getattr(state, name)["w"].dtype == expected
-    assert state.alpha.dtype == expected
+    assert state.live.keys() == state.bank.keys() == {"mu", "nu", "direction"}
+    for leaf in jax.tree.leaves((state.live, state.past, state.bank, state.alpha)):
+        assert leaf.dtype == expected
 
 
 @pytest.mark.parametrize("dtype", LOW)
@@ -48,7 +48,7 @@ def test_low_precision_parameters_lose_no_more_than_rounding(optimizer, dtype):
 @pytest.mark.parametrize("eps", [1e-8, 0.0])
 def test_zeros_never_make_nan(optimizer, dtype, relatedness, eps):
     """A zero gradient, a task of nothing else, and a head that only task 1 uses."""
-    tx = SCALE_BY[optimizer](5.0, 4, relatedness=relatedness, alpha_scope="leaf", eps=eps)
+    tx = SCALE_BY[optimizer](5.0, 4, relatedness=related(relatedness, "leaf"), eps=eps)
     zero = {"body": jnp.zeros(3, dtype), "head": jnp.zeros(2, dtype)}
     used = {"body": jnp.ones(3, dtype), "head": jnp.ones(2, dtype)}
     unused = {"body": -jnp.ones(3, dtype), "head": jnp.zeros(2, dtype)}
@@ -62,12 +62,13 @@ def test_zeros_never_make_nan(optimizer, dtype, relatedness, eps):
 @pytest.mark.parametrize("capacity", [5, 40])
 def test_storage_dtypes(storage, relatedness, capacity):
     """Live rows and banks are stored as told, and the update is close to the exact one."""
-    arguments = dict(relatedness=relatedness, mu_dtype=storage, nu_dtype=storage)
+    arguments = dict(relatedness=relatedness, bank=tag_optax.full(storage, storage))
     tx = tag_optax.scale_by_tag_adam(2.0, capacity, **arguments)
     stream = gradients(dtype=np.float32)
     updates, state = run(tx, stream)
-    for name in ("mu", "nu", "mu_bank", "nu_bank"):
-        assert all(x.dtype == jnp.dtype(storage) for x in jax.tree.leaves(getattr(state, name)))
+    for name in ("mu", "nu"):
+        for leaf in jax.tree.leaves((state.live[name], state.bank[name])):
+            assert leaf.dtype == jnp.dtype(storage)
     reference = NumpyTag("adam", b=2.0, b2=0.999, relatedness=relatedness)
     expected = [reference.update(g, task) for g, task in zip(stream, ORDER, strict=True)]
     tolerance = {"bfloat16": 0.1, "float16": 0.05, "float64": 1e-5}[storage]
@@ -87,29 +88,29 @@ def test_float64_moments_of_float32_gradients():
     _, exact = run(tx, [jax.tree.map(np.float64, g) for g in stream])
     chex.assert_trees_all_close(state, exact, rtol=1e-12)
     chex.assert_trees_all_equal_shapes_and_dtypes(state, tx.init(wide))
-    assert tx.init(narrow).nu["head"].dtype == jnp.float32
+    assert tx.init(narrow).live["nu"]["head"].dtype == jnp.float32
 
 
-def test_constant_memory_sums_in_full_precision():
-    tx = tag_optax.scale_by_tag_adagrad(
-        1.0, 600, relatedness="self", constant_memory=True, nu_dtype="bfloat16"
-    )
+def test_a_running_sum_of_many_tasks_is_exact():
+    tx = tag_optax.scale_by_tag_adagrad(1.0, 600, relatedness="own", bank="running_sum")
     update = jax.jit(tx.update)
     state = tx.init(jnp.zeros(2, jnp.float32))
-    for task in range(600):  # In bfloat16, 256 + 1 is 256.
+    for task in range(600):
         _, state = update(jnp.ones(2, jnp.float32), state, task_id=task)
-    np.testing.assert_array_equal(state.nu_sum, [599, 599])
+    np.testing.assert_array_equal(state.past, [599, 599])
 
 
 @pytest.mark.parametrize("name", ["mu_dtype", "nu_dtype"])
 def test_one_float64_moment_is_enough_for_float64_arithmetic(name):
     stream = gradients(dtype=np.float32)
-    _, state = run(tag_optax.scale_by_tag_rms(2.0, 5, **{name: "float64"}), stream)
+    _, state = run(
+        tag_optax.scale_by_tag_rms(2.0, 5, bank=tag_optax.full(**{name: "float64"})), stream
+    )
     _, exact = run(
         tag_optax.scale_by_tag_rms(2.0, 5), [jax.tree.map(np.float64, g) for g in stream]
     )
-    moment = "mu" if name == "mu_dtype" else "nu"
-    chex.assert_trees_all_close(getattr(state, moment), getattr(exact, moment), rtol=1e-12)
+    moment = "direction" if name == "mu_dtype" else "nu"
+    chex.assert_trees_all_close(state.live[moment], exact.live[moment], rtol=1e-12)
 
 
 def test_parameters_of_mixed_dtypes():
@@ -121,12 +122,12 @@ def test_parameters_of_mixed_dtypes():
     np.testing.assert_allclose(tag_optax.task_weights(state)[:2], np.exp([-5.0, -5.0]), rtol=1e-6)
 
 
-@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
+@pytest.mark.parametrize("scope", ["global", "leaf"])
 @pytest.mark.parametrize(
     "params", [{}, (), {"a": jnp.ones(()), "b": None}, jnp.ones(()), [jnp.zeros((0, 3))]]
 )
-def test_trees_that_optax_accepts(params, alpha_scope):
-    tx = tag_optax.tag_adam(5.0, 3, alpha_scope=alpha_scope, relatedness="first_gradients")
+def test_trees_that_optax_accepts(params, scope):
+    tx = tag_optax.tag_adam(5.0, 3, relatedness=tag_optax.first_gradients(scope=scope))
     state = tx.init(params)
     for task in (0, 2, 0):
         updates, state = tx.update(params, state, params, task_id=task)

@@ -47,9 +47,9 @@ def test_the_memory_table_is_right():
     rows = [[cell.strip() for cell in row.split("|")] for row in rows if "GB" in row]
     kinds = [
         {},
-        dict(mu_dtype="bfloat16", nu_dtype="bfloat16"),
-        dict(relatedness="self"),
-        dict(relatedness="self", constant_memory=True),
+        dict(bank=tag_optax.full("bfloat16", "bfloat16")),
+        dict(relatedness="own"),
+        dict(relatedness="own", bank="running_sum"),
     ]
     columns = [(20, 1), (20, 100), (100, 1), (100, 100), (1000, 100)]
     assert len(rows) == len(kinds)
@@ -108,7 +108,7 @@ def test_the_devices_page_runs():
     (block,) = re.findall(r"```python\n(.*?)```", DEVICES.read_text(), flags=re.DOTALL)
     names: dict = {}
     exec(compile(block, str(DEVICES), "exec"), names)
-    bank = names["state"][0].nu_bank["w"]
+    bank = names["state"][0].bank["nu"]["w"]
     assert bank.addressable_shards[0].data.shape == (8, 512, 256)
 
 

@@ -120,7 +120,7 @@ vectors = hypothesis.extra.numpy.arrays(
 )
 tags = {
     name: jax.jit(tag_optax.scale_by_tag_rms(3.0, 6, relatedness=name).update)
-    for name in ("cosine", "first_gradients", "uniform", "self")
+    for name in ("cosine", "first_gradients", "uniform", "own")
 }
 
 
@@ -162,23 +162,23 @@ def test_rescaling_a_past_task_leaves_alpha(relatedness, g, sign, scale):
 
 
 @pytest.mark.parametrize("optimizer", SCALE_BY)
-@pytest.mark.parametrize("relatedness", ["uniform", "self"])
-def test_constant_memory_agrees_where_nothing_comes_back(optimizer, relatedness):
+@pytest.mark.parametrize("relatedness", ["uniform", "own"])
+def test_a_running_sum_agrees_where_nothing_comes_back(optimizer, relatedness):
     order = (3, 3, 0, 0, 0, 2, 1, 1, 4)
     stream = gradients(order)
     bank = SCALE_BY[optimizer](2.0, 5, relatedness=relatedness)
-    running_sum = SCALE_BY[optimizer](2.0, 5, relatedness=relatedness, constant_memory=True)
+    running_sum = SCALE_BY[optimizer](2.0, 5, relatedness=relatedness, bank="running_sum")
     chex.assert_trees_all_close(
         trajectory(running_sum, stream, order), trajectory(bank, stream, order), rtol=1e-12
     )
 
 
 @pytest.mark.parametrize("optimizer", SCALE_BY)
-def test_constant_memory_starts_a_returning_task_afresh(optimizer):
+def test_a_running_sum_starts_a_returning_task_afresh(optimizer):
     """Its old share stays in the sum: the return looks like one more task."""
     order, renamed = (0, 0, 1, 0, 0), (0, 0, 1, 2, 2)
     stream = gradients(order)
-    tx = SCALE_BY[optimizer](2.0, 3, relatedness="self", constant_memory=True)
+    tx = SCALE_BY[optimizer](2.0, 3, relatedness="own", bank="running_sum")
     chex.assert_trees_all_close(
         trajectory(tx, stream, order), trajectory(tx, stream, renamed), rtol=1e-12
     )

@@ -11,26 +11,26 @@ import pytest
 
 import tag_optax
 from tests.reference import NumpyTag
-from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, run
+from tests.streams import ORDER, RELATEDNESS, SCALE_BY, gradients, related, run
 
 FIXTURES = pathlib.Path(__file__).parents[2] / "shared" / "fixtures"
 
 
 @pytest.mark.parametrize("relatedness", RELATEDNESS)
 @pytest.mark.parametrize("eps_in_sqrt", [True, False])
-@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
+@pytest.mark.parametrize("scope", ["global", "leaf"])
 @pytest.mark.parametrize("optimizer", SCALE_BY)
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float64, 1e-12), (np.float32, 1e-5)])
-def test_equals_numpy(optimizer, alpha_scope, eps_in_sqrt, relatedness, dtype, tolerance):
+def test_equals_numpy(optimizer, scope, eps_in_sqrt, relatedness, dtype, tolerance):
     arguments = dict(
         eps=1e-4,  # Large enough that its place matters.
         eps_in_sqrt=eps_in_sqrt,
-        alpha_scope=alpha_scope,
-        relatedness=relatedness,
-        num_gradients=2,
     )
     b2 = {"adam": 0.999, "rms": 0.99, "adagrad": 0.0}[optimizer]
-    reference = NumpyTag(optimizer, b=2.0, b2=b2, **arguments)
+    reference = NumpyTag(
+        optimizer, b=2.0, b2=b2, scope=scope, relatedness=relatedness, count=2, **arguments
+    )
+    arguments["relatedness"] = related(relatedness, scope, 2)
     stream = gradients(dtype=dtype)
     updates, state = run(SCALE_BY[optimizer](2.0, 5, **arguments), stream)
     for step, (g, task, update) in enumerate(zip(stream, ORDER, updates, strict=True)):
@@ -45,31 +45,31 @@ def test_equals_numpy(optimizer, alpha_scope, eps_in_sqrt, relatedness, dtype, t
                 err_msg=f"{step} {name}",
             )
     weights = tag_optax.task_weights(state)
-    weights = weights["head"] if alpha_scope == "leaf" else weights
+    weights = weights["head"] if isinstance(weights, dict) else weights
     expected = [reference.alpha.get(task, 0.0) for task in range(5)]
     np.testing.assert_allclose(weights, expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize("num_gradients", [1, 3, 100])
-def test_first_gradients_of_any_number(num_gradients):
-    reference = NumpyTag("rms", b=3.0, relatedness="first_gradients", num_gradients=num_gradients)
+@pytest.mark.parametrize("count", [1, 3, 100])
+def test_first_gradients_of_any_number(count):
+    reference = NumpyTag("rms", b=3.0, relatedness="first_gradients", count=count)
     stream = gradients()
-    tx = tag_optax.scale_by_tag_rms(
-        3.0, 5, relatedness="first_gradients", num_gradients=num_gradients
-    )
+    tx = tag_optax.scale_by_tag_rms(3.0, 5, relatedness=tag_optax.first_gradients(count))
     updates, _ = run(tx, stream)
     expected = [reference.update(g, task) for g, task in zip(stream, ORDER, strict=True)]
     chex.assert_trees_all_close(updates, expected, rtol=1e-12)
 
 
 @pytest.mark.parametrize("capacity", [4, 5, 40])
-@pytest.mark.parametrize("skip_unseen", [True, False])
-@pytest.mark.parametrize("alpha_scope", ["global", "leaf"])
-def test_both_ways_to_read_the_bank(capacity, skip_unseen, alpha_scope):
+@pytest.mark.parametrize("split", [True, False])
+@pytest.mark.parametrize("scope", ["global", "leaf"])
+def test_both_ways_to_read_the_bank(capacity, split, scope):
     """Capacity 40 only ever loops over rows; 4 mostly multiplies; all must agree."""
     stream = gradients()
-    reference = NumpyTag("rms", b=2.0, alpha_scope=alpha_scope)
-    tx = tag_optax.scale_by_tag_rms(2.0, capacity, alpha_scope=alpha_scope, skip_unseen=skip_unseen)
+    reference = NumpyTag("rms", b=2.0, scope=scope)
+    tx = tag_optax.scale_by_tag_rms(
+        2.0, capacity, relatedness=tag_optax.cosine(scope), bank=tag_optax.full(split=split)
+    )
     updates, _ = run(tx, stream)
     expected = [reference.update(g, task) for g, task in zip(stream, ORDER, strict=True)]
     chex.assert_trees_all_close(updates, expected, rtol=1e-12)
@@ -90,7 +90,7 @@ def test_authors_trajectories(optimizer):
     rescale = SCALE_BY[optimizer](
         float(arrays["b"]),
         int(arrays["n_tasks"]),
-        alpha_scope="leaf",
+        relatedness=tag_optax.cosine(scope="leaf"),
         eps_in_sqrt=False,
         **arguments,
     )
@@ -126,7 +126,7 @@ def test_float64_trajectories(optimizer, scope, place):
         SCALE_BY[optimizer](
             5.0,
             3,
-            alpha_scope="leaf" if scope == "tensor" else "global",
+            relatedness=tag_optax.cosine("leaf" if scope == "tensor" else "global"),
             eps_in_sqrt=place == "inside",
         ),
         optax.scale_by_learning_rate(float(arrays["lr"])),

@@ -24,7 +24,7 @@ def test_the_state_is_as_large_as_on_paper(task_devices, model_devices, dtype):
     )
     params = {"w": jnp.zeros((3, 16), jnp.float32), "b": jnp.zeros(8, jnp.float32)}
     shardings = {"w": NamedSharding(mesh, P(None, "model")), "b": NamedSharding(mesh, P("model"))}
-    tx = tag_optax.scale_by_tag_rms(5.0, 16, mu_dtype=dtype, nu_dtype=dtype, skip_unseen=False)
+    tx = tag_optax.scale_by_tag_rms(5.0, 16, bank=tag_optax.full(dtype, dtype, split=True))
     placed = tag_optax.state_sharding(tx, params, shardings, task_axis="tasks")
     state = jax.jit(tx.init, out_shardings=placed)(params)
     held = sum(leaf.addressable_shards[0].data.nbytes for leaf in jax.tree.leaves(state))

@@ -1,5 +1,8 @@
 """Tasks in any order: rows that come back, rows that are never used, ids that are wrong."""
 
+import re
+import warnings
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -8,7 +11,7 @@ import optax
 import pytest
 
 import tag_optax
-from tests.streams import OPTIMIZERS, ORDER, RELATEDNESS, SCALE_BY, gradients, run
+from tests.streams import OPTIMIZERS, ORDER, RELATEDNESS, SCALE_BY, gradients, related, run
 
 
 def tag_state(opt_state):
@@ -32,9 +35,8 @@ def test_finished_tasks_never_change(relatedness):
     stream = gradients(order)
     _, before = run(tx, stream[:5], order[:5])
     _, after = run(tx, stream, order)
-    for name in ("mu_bank", "nu_bank", "unit_bank"):
-        rows = [jax.tree.map(lambda x: x[:2], getattr(state, name)) for state in (before, after)]
-        chex.assert_trees_all_equal(*rows)
+    rows = [jax.tree.map(lambda x: x[:2], state.bank) for state in (before, after)]
+    chex.assert_trees_all_equal(*rows)
 
 
 def test_a_returning_task_takes_up_its_row():
@@ -45,7 +47,7 @@ def test_a_returning_task_takes_up_its_row():
     for g in (stream[0], stream[1], stream[3]):
         mu = jax.tree.map(lambda m, x: 0.9 * m + 0.1 * x, mu, g)
         nu = jax.tree.map(lambda v, x: 0.999 * v + 0.001 * x**2, nu, g)
-    chex.assert_trees_all_close((state.mu, state.nu), (mu, nu), rtol=1e-12)
+    chex.assert_trees_all_close((state.live["mu"], state.live["nu"]), (mu, nu), rtol=1e-12)
     np.testing.assert_array_equal(state.steps, [1, 3, 0])
 
 
@@ -58,11 +60,12 @@ def test_capacity_beyond_the_tasks_changes_nothing(optimizer, relatedness):
     chex.assert_trees_all_close(small, large, rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", [*RELATEDNESS, "constant"])
+@pytest.mark.parametrize("kind", [*RELATEDNESS, "running_sum"])
 @pytest.mark.parametrize("scope", ["global", "leaf"])
 def test_grow_keeps_everything(kind, scope):
-    arguments = dict(relatedness="self" if kind == "constant" else kind, alpha_scope=scope)
-    arguments["constant_memory"] = kind == "constant"
+    arguments = dict(relatedness="own", bank="running_sum")
+    if kind != "running_sum":
+        arguments = dict(relatedness=related(kind, scope))
     stream, middle = gradients(), 7
     whole, _ = run(tag_optax.tag_adam(2.0, 9, **arguments), stream)
     tx = tag_optax.tag_adam(2.0, 4, **arguments)
@@ -126,10 +129,11 @@ def test_a_forgotten_id_is_named():
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-@pytest.mark.parametrize("constant_memory", [False, True])
-def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, constant_memory):
-    relatedness = "self" if constant_memory else "cosine"
-    tx = OPTIMIZERS[optimizer](5.0, 5, relatedness=relatedness, constant_memory=constant_memory)
+@pytest.mark.parametrize(
+    "arguments", [{}, dict(relatedness="own", bank="running_sum")], ids=["full", "running_sum"]
+)
+def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, arguments):
+    tx = OPTIMIZERS[optimizer](5.0, 5, **arguments)
     stream = gradients()
     _, state = run(tx, stream)
     update = jax.jit(lambda g, s, t: tx.update(g, s, task_id=t))
@@ -150,17 +154,64 @@ def test_a_traced_id_out_of_range_is_loud_and_harmless(optimizer, constant_memor
         (dict(task_capacity=True), "task_capacity=True must be an integer"),
         (dict(b=float("nan")), "b=nan must be finite"),
         (dict(b=jnp.array(jnp.inf)), "b=inf must be finite"),
-        (dict(alpha_scope="tensor"), "alpha_scope='tensor' is unknown: choose one of global, leaf"),
         (dict(relatedness="cos"), "relatedness='cos' is unknown: choose one of cosine, first"),
         (dict(relatedness=None), "relatedness=None is unknown"),
-        (dict(num_gradients=0), "num_gradients=0 must be an integer of at least 1"),
-        (dict(constant_memory=True), "relatedness='cosine' weighs each.*uniform, self"),
-        (dict(constant_memory=True, relatedness="age"), "relatedness='age' weighs each"),
+        (dict(relatedness="self"), 'relatedness="self" is called "own" now'),
+        (dict(bank="ring"), "bank='ring' is unknown: choose one of full, running_sum"),
+        (dict(bank=3), "bank=3 is unknown"),
+        (dict(bank="running_sum"), "weighs each of them by itself.*'uniform' or 'own'"),
+        (dict(bank="running_sum", relatedness="age"), "weighs each of them by itself"),
     ],
 )
 def test_bad_arguments(optimizer, arguments, message):
     with pytest.raises(ValueError, match=message):
         optimizer(**{"b": 5.0, "task_capacity": 3, **arguments})
+
+
+@pytest.mark.parametrize("optimizer", [*OPTIMIZERS.values(), *SCALE_BY.values()])
+@pytest.mark.parametrize(
+    ("name", "successor"),
+    [
+        ("alpha_scope", 'relatedness=tag_optax.cosine(scope="leaf")'),
+        ("num_gradients", "relatedness=tag_optax.first_gradients(n)"),
+        ("constant_memory", 'bank="running_sum"'),
+        ("skip_unseen", "bank=tag_optax.full(split=True)"),
+        ("mu_dtype", "bank=tag_optax.full(mu_dtype=...)"),
+        ("nu_dtype", "bank=tag_optax.full(nu_dtype=...)"),
+    ],
+)
+def test_arguments_of_the_first_edition_name_their_successors(optimizer, name, successor):
+    with pytest.raises(
+        TypeError, match=f"{name} is no argument any more: give {re.escape(successor)}"
+    ):
+        optimizer(5.0, 3, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: tag_optax.cosine("tensor"),
+            "scope='tensor' is unknown: choose one of global",
+        ),
+        (lambda: tag_optax.first_gradients(0), "n=0 must be an integer of at least 1"),
+        (lambda: tag_optax.full("int8"), "mu_dtype='int8' must be a floating dtype"),
+        (lambda: tag_optax.full(nu_dtype=3.5), "nu_dtype=3.5 must be a floating dtype"),
+    ],
+)
+def test_bad_values(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_rate_in_the_place_of_b_warns_where_it_was_written():
+    with pytest.warns(UserWarning, match="b=0.001 .*comes before the rate") as caught:
+        tag_optax.tag_adam(1e-3, 5)
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for b in (0.0, 0.05, 5.0, -1.0):
+            tag_optax.tag_adam(b, 5)
 
 
 def test_a_traced_capacity_says_how_to_make_it_static():

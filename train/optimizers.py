@@ -179,6 +179,7 @@ class TagAdagrad(Optimizer):
             ("alpha_scope", compares),
             ("num_gradients", self.relatedness == "first_gradients"),
             ("mu_dtype", compares or hasattr(self, "bias_corrected")),
+            ("nu_dtype", not self.sums),
         ):
             if not used and getattr(self, name) != _DEFAULTS[name]:
                 raise UserError(
@@ -197,17 +198,34 @@ class TagAdagrad(Optimizer):
             b1=self.b1,
             eps=self.eps,
             eps_in_sqrt=self.eps_in_sqrt,
-            alpha_scope=self.alpha_scope,
-            relatedness=self.relatedness,
-            num_gradients=self.num_gradients,
-            # One running sum serves where no cosine asks for the tasks' own moments.
-            constant_memory=self.relatedness == "self",
-            skip_unseen=not splits_bank,
-            mu_dtype=self.mu_dtype,
-            nu_dtype=self.nu_dtype,
+            relatedness=self.related(),
+            bank=self.bank(splits_bank),
             weight_decay=self.weight_decay,
             **self.decays(),
         )
+
+    @property
+    def sums(self) -> bool:
+        """Whether one running sum serves, as no comparison asks for the tasks' own moments."""
+        return self.relatedness == "self"
+
+    def related(self) -> tag_optax.Relatedness:
+        match self.relatedness:
+            case "cosine":
+                return tag_optax.cosine(self.alpha_scope)
+            case "first_gradients":
+                return tag_optax.first_gradients(self.num_gradients, self.alpha_scope)
+            case "uniform":
+                return tag_optax.uniform()
+            case "age":
+                return tag_optax.age()
+            case "self":
+                return tag_optax.own()
+
+    def bank(self, split: bool) -> tag_optax.Bank:
+        if self.sums:
+            return tag_optax.running_sum()
+        return tag_optax.full(self.mu_dtype, self.nu_dtype, split)
 
     def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
         return tag_optax.tag_adagrad

@@ -137,7 +137,7 @@ def test_seeds_side_by_side_on_a_mesh(tiny, engines, tiny_stream):
     found, found_accuracies, state = learn(mesh, seeds=(1, 2))
     np.testing.assert_allclose(found, losses, rtol=2e-5)
     np.testing.assert_array_equal(found_accuracies, accuracies)
-    bank = optax.tree.get(state.opt_state, "nu_bank")["hidden"]["dense1"]["kernel"]
+    bank = optax.tree.get(state.opt_state, "bank")["nu"]["hidden"]["dense1"]["kernel"]
     assert bank.shape == (2, 4, 16, 8)  # Two seeds; three tasks over two devices need four rows.
     assert bank.addressable_shards[0].data.shape == (2, 2, 8, 8)
 
@@ -148,7 +148,7 @@ def test_each_device_holds_its_share_from_the_start(tiny):
     config = tiny.changed(dict(batch_size=8, hidden=(64,), steps_per_call=2))
     engine = Engine(config, many, layout=make_layout({"data": 8}, "data"))
     state = engine.init((1,))
-    banks = [optax.tree.get(state.opt_state, name) for name in ("mu_bank", "nu_bank")]
+    banks = list(optax.tree.get(state.opt_state, "bank").values())
     held = np.zeros(8, int)
     for leaf in jax.tree.leaves(banks):
         held += [shard.data.nbytes for shard in leaf.addressable_shards]

@@ -1,0 +1,232 @@
+"""A bank of a few rows for any number of tasks: the most related ones share a row."""
+
+import dataclasses
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from tag_optax import _checks, _rows
+from tag_optax._bank import Bank, Exchanged, Live, Rows, direction
+from tag_optax._relatedness import Relatedness, cosine_of
+from tag_optax._types import Params, PyTree
+
+
+class Clusters(NamedTuple):
+    """R rows for K tasks."""
+
+    rows: Live  # [R, ...]: V summed over a row's tasks, and the mean of their directions.
+    row_of: jax.Array  # int32 [K]: the row of each task; -1 for none.
+    sizes: jax.Array  # int32 [R]: how many tasks a row has taken in; 0 for a free row.
+
+
+class _Place(NamedTuple):
+    """Where the row of a task that ends goes."""
+
+    row: jax.Array
+    # Before that, ``first`` takes in ``second``: rows, or R for the task that ends.
+    merges: jax.Array
+    first: jax.Array
+    second: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class _Clustered(Bank):
+    count: int
+    split: bool
+
+    def check(self, relatedness: Relatedness) -> None:
+        if not relatedness.compares:
+            raise ValueError(
+                f"bank=clustered({self.count}) joins the tasks that are most related, and "
+                f"{relatedness} compares none: choose relatedness='cosine', or bank='full' or "
+                "'running_sum'."
+            )
+
+    def splits(self, bank: PyTree) -> bool:
+        return self.split or _rows.is_split(bank)
+
+    def init(self, live: Live, capacity: int, params: Params) -> PyTree:
+        del params
+        return Clusters(
+            rows=_rows.stack(live, self.count),
+            row_of=jnp.full((capacity,), -1, jnp.int32),
+            sizes=jnp.zeros((self.count,), jnp.int32),
+        )
+
+    def exchange(
+        self,
+        live: Live,
+        past: Params,
+        bank: Clusters,
+        left: jax.Array,
+        task: jax.Array,
+        changed: jax.Array,
+    ) -> Exchanged:
+        bank = lax.fori_loop(
+            0,
+            (changed & (left >= 0)).astype(jnp.int32),
+            lambda _, bank: self._put(bank, live, left),
+            bank,
+        )
+        # A task alone in its row takes it up again. One that shares its row starts afresh, and its
+        # old share stays there.
+        row = bank.row_of[task]
+        alone = (row >= 0) & (bank.sizes[row] == 1)
+        zeros = jax.tree.map(jnp.zeros_like, live)
+        live = lax.switch(
+            jnp.where(changed, 1 + alone.astype(jnp.int32), 0),
+            [lambda: live, lambda: zeros, lambda: _rows.get_row(bank.rows, row)],
+        )
+        here = jnp.arange(bank.row_of.shape[0], dtype=jnp.int32) == task
+        row_of = jnp.where(here & changed & ~alone, -1, bank.row_of)
+        return Exchanged(live, past, bank._replace(row_of=row_of), afresh=changed & ~alone)
+
+    def _put(self, bank: Clusters, live: Live, task: jax.Array) -> Clusters:
+        """The bank with the row of a task that ends."""
+        place = self._place(bank, live, task)
+        row, merges, first, second = place
+        takes_in_live = second == self.count
+        kept = jnp.minimum(second, self.count - 1)
+
+        def put(i: jax.Array, rows: Live) -> Live:
+            merged = merges & (i == 0)
+            other = jax.tree.map(
+                lambda a, b: jnp.where(takes_in_live, a, b), live, _rows.get_row(rows, kept)
+            )
+            of_other = jnp.where(takes_in_live, 1, bank.sizes[kept])
+            both = _merged(_rows.get_row(rows, first), other, bank.sizes[first], of_other)
+            new = jax.tree.map(lambda a, b: jnp.where(merged, a, b), both, live)
+            return _rows.set_row(rows, jnp.where(merged, first, row), new)
+
+        # Once, or twice where two rows become one to make room.
+        times = 1 + (merges & ~takes_in_live).astype(jnp.int32)
+        rows = lax.fori_loop(0, times, put, bank.rows)
+
+        index = jnp.arange(self.count, dtype=jnp.int32)
+        moves = merges & ~takes_in_live
+        row_of = jnp.where(moves & (bank.row_of == second), first, bank.row_of)
+        grows = jnp.where(takes_in_live, 1, bank.sizes[kept])
+        sizes = bank.sizes + jnp.where(merges & (index == first), grows, 0)
+        sizes = jnp.where((index == row) & ~(merges & takes_in_live), 1, sizes)
+        here = jnp.arange(row_of.shape[0], dtype=jnp.int32) == task
+        return Clusters(rows, jnp.where(here, row, row_of), sizes)
+
+    def _place(self, bank: Clusters, live: Live, task: jax.Array) -> _Place:
+        own = bank.row_of[task]
+        free = bank.sizes == 0
+        merges = (own < 0) & ~jnp.any(free)
+        pairs = self.count + 1
+        best = lax.cond(
+            merges,
+            lambda: jnp.argmax(_similarities(bank.rows, live)).astype(jnp.int32),
+            lambda: jnp.zeros((), jnp.int32),
+        )
+        first, second = best // pairs, best % pairs
+        merged = jnp.where(second == self.count, first, second)
+        row = jnp.where(own >= 0, own, jnp.where(merges, merged, jnp.argmax(free)))
+        return _Place(row.astype(jnp.int32), merges, first, second)
+
+    def rows(self, bank: Clusters, others: jax.Array, learned: jax.Array) -> Rows:
+        index = jnp.arange(self.count, dtype=jnp.int32)
+        members = bank.row_of[None] == index[:, None]
+        # A row counts for the tasks in it but the present one, those that have left it included.
+        of_others = bank.sizes - jnp.sum(members & ~others, axis=1, dtype=jnp.int32)
+        idle = jnp.sum(members & others & ~learned, axis=1, dtype=jnp.int32)
+        tasks = jnp.arange(others.shape[0], dtype=jnp.int32)
+        latest = jnp.max(jnp.where(members & others, tasks, 0), axis=1)
+        return Rows(active=of_others > 0, counts=of_others > idle, task=latest)
+
+    def products(
+        self, bank: Clusters, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
+    ) -> jax.Array:
+        rows = direction(bank.rows)
+        split = self.splits(bank.rows)
+        return _rows.row_products(rows, direction(live), active, scope, dtype, split)
+
+    def lengths(self, bank: Clusters) -> jax.Array:
+        return bank.rows["length"].T
+
+    def by_task(self, bank: Clusters, weights: jax.Array) -> jax.Array:
+        return jnp.where(bank.row_of >= 0, weights[:, bank.row_of], 0)
+
+    def sum_past(
+        self, bank: Clusters, weights: jax.Array, past: Params, active: jax.Array
+    ) -> Params:
+        split = self.splits(bank.rows)
+        return _rows.weighted_rows(weights, bank.rows["nu"], past, active, split)
+
+
+def _merged(row: Live, other: Live, size: jax.Array, other_size: jax.Array) -> Live:
+    """Two rows in one: V added, directions averaged over the tasks."""
+    share = other_size / (size + other_size)
+
+    def add(v: jax.Array, w: jax.Array) -> jax.Array:
+        return jnp.minimum(v + w, jnp.finfo(v.dtype).max)
+
+    def mean(m: jax.Array, n: jax.Array) -> jax.Array:
+        return m + share.astype(m.dtype) * (n - m)
+
+    both = {
+        name: jax.tree.map(add if name == "nu" else mean, row[name], other[name])
+        for name in row
+        if name != "length"
+    }
+    if "length" in row:
+        length = row["length"]
+        scope = "global" if length.shape[0] == 1 else "leaf"
+        both["length"] = _rows.lengths(direction(both), scope, length.dtype)
+    return both
+
+
+def _similarities(rows: Live, live: Live) -> jax.Array:
+    """Cosines between all rows and the live one (the last), ``[R + 1, R + 1]``; -inf for i >= j."""
+    dtype = _rows.weights_dtype(direction(live))
+
+    def products(x: jax.Array, y: jax.Array) -> jax.Array:
+        axes = tuple(range(1, x.ndim))
+        return lax.dot_general(
+            x, y, ((axes, axes), ((), ())), precision=lax.Precision.HIGHEST
+        ).astype(dtype)
+
+    def both(x: jax.Array, row: jax.Array) -> jax.Array:
+        one = row[None]
+        across = products(x, one)
+        upper = jnp.concatenate([products(x, x), across], axis=1)
+        lower = jnp.concatenate([across.T, products(one, one)], axis=1)
+        return jnp.concatenate([upper, lower])
+
+    inner = sum(jax.tree.leaves(jax.tree.map(both, direction(rows), direction(live))))
+    length = jnp.sqrt(jnp.diagonal(inner))
+    similarity = cosine_of(inner, length[:, None], length[None])
+    index = jnp.arange(length.shape[0], dtype=jnp.int32)
+    return jnp.where(index[:, None] < index[None], similarity, -jnp.inf)
+
+
+def clustered(rows: int, split: bool = False) -> Bank:
+    """At most ``rows`` rows of moments, however many tasks.
+
+    When all rows are taken, the two most related tasks become one: their second moments are added
+    and their directions averaged. With as many rows as tasks it is :func:`tag_optax.full`; with
+    one row, :func:`tag_optax.running_sum` but for alpha. A task that comes back takes up its row
+    if it is alone in it, and else starts afresh, while its old share stays in the row.
+
+    Args:
+        rows: How many rows there are.
+        split: Set it to True where devices hold different parts of the parameters, as for
+            :func:`tag_optax.full`.
+
+    Returns:
+        A value for ``bank=``.
+
+    Examples:
+        >>> import jax.numpy as jnp, tag_optax
+        >>> tx = tag_optax.tag_rmsprop(5.0, 1000, bank=tag_optax.clustered(2))
+        >>> state = tx.init(jnp.zeros(2))
+        >>> for task, gradient in enumerate([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]]):
+        ...     _, state = tx.update(jnp.array(gradient), state, task_id=task)
+        >>> state[0].bank.row_of[:4]  # Tasks 0 and 2 are alike; task 3 is not in the bank yet.
+        Array([ 0,  1,  0, -1], dtype=int32)
+    """
+    return _Clustered(_checks.check_size("rows", rows), split)

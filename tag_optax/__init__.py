@@ -23,6 +23,7 @@ from tag_optax._companions import (
 from tag_optax._compressed import compressed
 from tag_optax._inspect import grow, state_bytes, task_weights, vmap_axes
 from tag_optax._relatedness import Relatedness, age, cosine, first_gradients, own, uniform
+from tag_optax._schedules import ScaleByTaskScheduleState, scale_by_task_schedule
 from tag_optax._sharding import state_sharding
 from tag_optax._tag import ScaleByTagState
 from tag_optax._wrappers import StatefulTaskIdState, stateful_task_id
@@ -35,6 +36,7 @@ __all__ = [
     "ProjectOrthogonalState",
     "Relatedness",
     "ScaleByTagState",
+    "ScaleByTaskScheduleState",
     "StatefulTaskIdState",
     "add_ewc_penalty",
     "age",
@@ -52,6 +54,7 @@ __all__ = [
     "scale_by_tag_adagrad",
     "scale_by_tag_adam",
     "scale_by_tag_rms",
+    "scale_by_task_schedule",
     "state_bytes",
     "state_sharding",
     "stateful_task_id",

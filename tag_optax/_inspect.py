@@ -9,6 +9,7 @@ import optax
 from tag_optax import _checks, _search
 from tag_optax._clustered import Clusters
 from tag_optax._companions import ProjectOrthogonalState
+from tag_optax._schedules import ScaleByTaskScheduleState
 from tag_optax._tag import ScaleByTagState
 from tag_optax._types import OptState, Params
 from tag_optax._wrappers import StatefulTaskIdState
@@ -53,10 +54,11 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
 
     The transformation that made the state goes on working with the grown one, which has other
     shapes, so a jitted step is compiled once more; JAX keeps the program of the old shapes until
-    ``jax.clear_caches()``. The rows of :func:`project_orthogonal` grow too.
+    ``jax.clear_caches()``. The rows of :func:`project_orthogonal` and the counts of
+    :func:`scale_by_task_schedule` grow too.
 
     Args:
-        opt_state: A state with a TAG state anywhere in it.
+        opt_state: A state with one of these anywhere in it.
         task_capacity: The new number of rows, not below the present one.
 
     Returns:
@@ -82,8 +84,8 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
 
         return jax.tree.map(pad_leaf, tree)
 
-    def missing(steps_or_stored: jax.Array) -> int:
-        present = steps_or_stored.shape[0]
+    def missing(rows: jax.Array) -> int:
+        present = rows.shape[0]
         if task_capacity < present:
             raise ValueError(
                 f"task_capacity={task_capacity} is below the present {present}, and would lose "
@@ -112,10 +114,19 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
             stored=pad(state.stored, rows),
         )
 
-    if not _search.find(opt_state, ProjectOrthogonalState):
+    def larger_counts(state: ScaleByTaskScheduleState) -> ScaleByTaskScheduleState:
+        return ScaleByTaskScheduleState(pad(state.counts, missing(state.counts)))
+
+    growing = {
+        ScaleByTagState: larger,
+        ProjectOrthogonalState: larger_basis,
+        ScaleByTaskScheduleState: larger_counts,
+    }
+    if not any(_search.find(opt_state, kind) for kind in growing):
         _search.require(opt_state, ScaleByTagState, _TAG)
-    opt_state = _search.replace(opt_state, ProjectOrthogonalState, larger_basis)
-    return _search.replace(opt_state, ScaleByTagState, larger)
+    for kind, larger_state in growing.items():
+        opt_state = _search.replace(opt_state, kind, larger_state)
+    return opt_state
 
 
 def state_bytes(tx: optax.GradientTransformation, params: Params) -> int:
@@ -176,12 +187,14 @@ def vmap_axes(tx: optax.GradientTransformation, params: Params) -> OptState:
         if isinstance(node, ScaleByTagState):
             batched = jax.tree.map(lambda _: 0, node)
             return batched._replace(live_task=None, visited=None)
+        if isinstance(node, ScaleByTaskScheduleState):
+            return node._replace(counts=None)
         if isinstance(node, StatefulTaskIdState):
             inner = jax.tree.map(axes, node.inner_state, is_leaf=special)
             return node._replace(task_id=None, inner_state=inner)
         return 0
 
     def special(node: Any) -> bool:
-        return isinstance(node, ScaleByTagState | StatefulTaskIdState)
+        return isinstance(node, ScaleByTagState | ScaleByTaskScheduleState | StatefulTaskIdState)
 
     return jax.tree.map(axes, jax.eval_shape(tx.init, params), is_leaf=special)

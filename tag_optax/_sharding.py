@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tag_optax import _search
 from tag_optax._companions import ProjectOrthogonalState
+from tag_optax._schedules import ScaleByTaskScheduleState
 from tag_optax._tag import ScaleByTagState
 from tag_optax._types import OptState, Params
 
@@ -75,13 +76,15 @@ def state_sharding(
             return _tag_sharding(node, specs, mesh, task_axis)
         if isinstance(node, ProjectOrthogonalState):
             return _basis_sharding(node, specs, mesh)
+        if isinstance(node, ScaleByTaskScheduleState):  # Counts, though a parameter be [K] too.
+            everywhere: Any = NamedSharding(mesh, PartitionSpec())
+            return ScaleByTaskScheduleState(counts=everywhere)
         spec, shape = _lookup(path, specs) or (PartitionSpec(), None)
         return NamedSharding(mesh, spec if node.shape == shape else PartitionSpec())
 
+    kinds = ScaleByTagState | ProjectOrthogonalState | ScaleByTaskScheduleState
     return jax.tree_util.tree_map_with_path(
-        sharding,
-        state,
-        is_leaf=lambda node: isinstance(node, ScaleByTagState | ProjectOrthogonalState),
+        sharding, state, is_leaf=lambda node: isinstance(node, kinds)
     )
 
 

@@ -21,6 +21,7 @@ from tag_optax._companions import (
     store_direction,
 )
 from tag_optax._compressed import compressed
+from tag_optax._detect import DetectTasksState, detect_tasks
 from tag_optax._inspect import grow, state_bytes, task_weights, vmap_axes
 from tag_optax._relatedness import Relatedness, age, cosine, first_gradients, own, uniform
 from tag_optax._schedules import ScaleByTaskScheduleState, scale_by_task_schedule
@@ -33,6 +34,7 @@ __version__ = "0.2.0"
 __all__ = [
     "AddEwcPenaltyState",
     "Bank",
+    "DetectTasksState",
     "ProjectOrthogonalState",
     "Relatedness",
     "ScaleByTagState",
@@ -44,6 +46,7 @@ __all__ = [
     "compressed",
     "consolidate_ewc",
     "cosine",
+    "detect_tasks",
     "first_gradients",
     "full",
     "grow",

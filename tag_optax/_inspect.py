@@ -9,6 +9,7 @@ import optax
 from tag_optax import _checks, _search
 from tag_optax._clustered import Clusters
 from tag_optax._companions import ProjectOrthogonalState
+from tag_optax._detect import DetectTasksState
 from tag_optax._schedules import ScaleByTaskScheduleState
 from tag_optax._tag import ScaleByTagState
 from tag_optax._types import OptState, Params
@@ -54,8 +55,8 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
 
     The transformation that made the state goes on working with the grown one, which has other
     shapes, so a jitted step is compiled once more; JAX keeps the program of the old shapes until
-    ``jax.clear_caches()``. The rows of :func:`project_orthogonal` and the counts of
-    :func:`scale_by_task_schedule` grow too.
+    ``jax.clear_caches()``. The rows of :func:`project_orthogonal`, the counts of
+    :func:`scale_by_task_schedule` and the capacity of :func:`detect_tasks` grow too.
 
     Args:
         opt_state: A state with one of these anywhere in it.
@@ -117,7 +118,12 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
     def larger_counts(state: ScaleByTaskScheduleState) -> ScaleByTaskScheduleState:
         return ScaleByTaskScheduleState(pad(state.counts, missing(state.counts)))
 
+    def larger_number(state: DetectTasksState) -> DetectTasksState:
+        number = jax.tree.map(lambda x: jnp.full_like(x, task_capacity), state.task_capacity)
+        return state._replace(task_capacity=number)
+
     growing = {
+        DetectTasksState: larger_number,
         ScaleByTagState: larger,
         ProjectOrthogonalState: larger_basis,
         ScaleByTaskScheduleState: larger_counts,
@@ -192,9 +198,10 @@ def vmap_axes(tx: optax.GradientTransformation, params: Params) -> OptState:
         if isinstance(node, StatefulTaskIdState):
             inner = jax.tree.map(axes, node.inner_state, is_leaf=special)
             return node._replace(task_id=None, inner_state=inner)
-        return 0
+        return jax.tree.map(lambda _: 0, node)
 
     def special(node: Any) -> bool:
-        return isinstance(node, ScaleByTagState | ScaleByTaskScheduleState | StatefulTaskIdState)
+        shared = ScaleByTagState | ScaleByTaskScheduleState | StatefulTaskIdState
+        return isinstance(node, shared | DetectTasksState)  # There each member has its own task.
 
     return jax.tree.map(axes, jax.eval_shape(tx.init, params), is_leaf=special)

@@ -68,7 +68,10 @@ def detect_by_hand(values, capacity=20, threshold=16.0, min_steps=50):
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("settings", [{}, dict(threshold=5.0, min_steps=20), dict(capacity=2)])
+@pytest.mark.parametrize(
+    "settings",
+    [{}, dict(threshold=5.0, min_steps=20), dict(capacity=2), dict(threshold=3.0, min_steps=1)],
+)
 def test_second_implementation(seed, settings):
     values = losses(seed=seed)
     values[[3, 120, 250]] = np.nan, np.inf, -np.inf
@@ -128,6 +131,10 @@ def test_one_hard_batch_is_no_change_and_a_new_level_is():
     assert detect(values)[0][-1] == 0
     np.testing.assert_array_equal(detect([0.0] * 60 + [1.0] * 7)[0], [0] * 66 + [1])
     np.testing.assert_array_equal(detect([0.5] * 60 + [1.0] * 7)[0], [0] * 66 + [1])
+
+
+def test_without_noise_the_loss_may_still_move_a_little():
+    assert detect([1.0] * 60 + [1.03] * 200)[0][-1] == 0
 
 
 def test_no_change_right_after_a_change():

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 
 import tag_optax
 from benchmarks import measure
-from train.streams.transforms import Permutation, Rotation
+from train.streams import named
 
 BATCH, HIDDEN = 10, 64
 LENGTHS = (200, 230, 260, 290, 320)
@@ -55,13 +55,13 @@ def as_task(images: np.ndarray, labels: np.ndarray, rng: np.random.Generator) ->
 
 def rotated(rng: np.random.Generator) -> list[Task]:
     images, labels = digits()
-    return [as_task(Rotation((8, 8), 30 * task)(images), labels, rng) for task in range(6)]
+    return [as_task(named.Rotation((8, 8), 30 * task)(images), labels, rng) for task in range(6)]
 
 
 def permuted(rng: np.random.Generator) -> list[Task]:
     images, labels = digits()
     orders = [rng.permutation(64) for _ in range(6)]
-    return [as_task(Permutation(order)(images), labels, rng) for order in orders]
+    return [as_task(named.permuted(images, order), labels, rng) for order in orders]
 
 
 def split(rng: np.random.Generator) -> list[Task]:

@@ -74,68 +74,66 @@ class _Clustered(Bank):
         # old share stays there.
         row = bank.row_of[task]
         alone = (row >= 0) & (bank.sizes[row] == 1)
-        zeros = jax.tree.map(jnp.zeros_like, live)
-        live = lax.switch(
-            jnp.where(changed, 1 + alone.astype(jnp.int32), 0),
-            [lambda: live, lambda: zeros, lambda: _rows.get_row(bank.rows, row)],
-        )
+
+        def take() -> Live:
+            kept = _rows.get_row(bank.rows, row)
+            return jax.tree.map(lambda x: jnp.where(alone, x, jnp.zeros_like(x)), kept)
+
+        live = lax.cond(changed, take, lambda: live)
         here = jnp.arange(bank.row_of.shape[0], dtype=jnp.int32) == task
         row_of = jnp.where(here & changed & ~alone, -1, bank.row_of)
         return Exchanged(live, past, bank._replace(row_of=row_of), afresh=changed & ~alone)
 
     def _put(self, bank: Clusters, live: Live, task: jax.Array) -> Clusters:
         """The bank with the row of a task that ends."""
-        place = self._place(bank, live, task)
-        row, merges, first, second = place
+        row, merges, first, second = self._place(bank, live, task)
         takes_in_live = second == self.count
         kept = jnp.minimum(second, self.count - 1)
+        grows = jnp.where(takes_in_live, 1, bank.sizes[kept])
 
-        def put(i: jax.Array, rows: Live) -> Live:
-            merged = merges & (i == 0)
+        def merge(_: jax.Array, rows: Live) -> Live:
             other = jax.tree.map(
-                lambda a, b: jnp.where(takes_in_live, a, b), live, _rows.get_row(rows, kept)
+                lambda x, y: jnp.where(takes_in_live, x, y), live, _rows.get_row(rows, kept)
             )
-            of_other = jnp.where(takes_in_live, 1, bank.sizes[kept])
-            both = _merged(_rows.get_row(rows, first), other, bank.sizes[first], of_other)
-            new = jax.tree.map(lambda a, b: jnp.where(merged, a, b), both, live)
-            return _rows.set_row(rows, jnp.where(merged, first, row), new)
+            both = _merged(_rows.get_row(rows, first), other, bank.sizes[first], grows)
+            return _rows.set_row(rows, first, both)
 
-        # Once, or twice where two rows become one to make room.
-        times = 1 + (merges & ~takes_in_live).astype(jnp.int32)
-        rows = lax.fori_loop(0, times, put, bank.rows)
+        def put(_: jax.Array, rows: Live) -> Live:
+            return _rows.set_row(rows, row, live)
+
+        # Loops of no or one round: see `tag_optax._banks`.
+        puts = ~(merges & takes_in_live)
+        rows = lax.fori_loop(0, merges.astype(jnp.int32), merge, bank.rows)
+        rows = lax.fori_loop(0, puts.astype(jnp.int32), put, rows)
 
         index = jnp.arange(self.count, dtype=jnp.int32)
-        moves = merges & ~takes_in_live
-        row_of = jnp.where(moves & (bank.row_of == second), first, bank.row_of)
-        grows = jnp.where(takes_in_live, 1, bank.sizes[kept])
-        sizes = bank.sizes + jnp.where(merges & (index == first), grows, 0)
-        sizes = jnp.where((index == row) & ~(merges & takes_in_live), 1, sizes)
-        here = jnp.arange(row_of.shape[0], dtype=jnp.int32) == task
-        return Clusters(rows, jnp.where(here, row, row_of), sizes)
+        tasks = jnp.arange(bank.row_of.shape[0], dtype=jnp.int32)
+        row_of = jnp.where(merges & (bank.row_of == second), first, bank.row_of)
+        sizes = jnp.where(merges & (index == first), bank.sizes + grows, bank.sizes)
+        sizes = jnp.where(puts & (index == row), 1, sizes)
+        return Clusters(rows, jnp.where(tasks == task, row, row_of), sizes)
 
     def _place(self, bank: Clusters, live: Live, task: jax.Array) -> _Place:
-        own = bank.row_of[task]
-        free = bank.sizes == 0
+        own, free = bank.row_of[task], bank.sizes == 0
         merges = (own < 0) & ~jnp.any(free)
-        pairs = self.count + 1
         best = lax.cond(
             merges,
             lambda: jnp.argmax(_similarities(bank.rows, live)).astype(jnp.int32),
             lambda: jnp.zeros((), jnp.int32),
         )
-        first, second = best // pairs, best % pairs
-        merged = jnp.where(second == self.count, first, second)
-        row = jnp.where(own >= 0, own, jnp.where(merges, merged, jnp.argmax(free)))
-        return _Place(row.astype(jnp.int32), merges, first, second)
+        first, second = jnp.divmod(best, jnp.int32(self.count + 1))
+        row = jnp.where(merges, jnp.where(second == self.count, first, second), own)
+        unused = jnp.argmax(free).astype(jnp.int32)
+        return _Place(jnp.where((own < 0) & ~merges, unused, row), merges, first, second)
 
     def rows(self, bank: Clusters, others: jax.Array, learned: jax.Array) -> Rows:
         index = jnp.arange(self.count, dtype=jnp.int32)
         members = bank.row_of[None] == index[:, None]
         # A row counts for the tasks in it but the present one, those that have left it included.
-        of_others = bank.sizes - jnp.sum(members & ~others, axis=1, dtype=jnp.int32)
-        idle = jnp.sum(members & others & ~learned, axis=1, dtype=jnp.int32)
+        of_others = bank.sizes - jnp.sum(members & ~others[None], axis=1, dtype=jnp.int32)
+        idle = jnp.sum(members & (others & ~learned)[None], axis=1, dtype=jnp.int32)
         tasks = jnp.arange(others.shape[0], dtype=jnp.int32)
-        latest = jnp.max(jnp.where(members & others, tasks, 0), axis=1)
+        latest = jnp.max(jnp.where(members & others[None], tasks[None], 0), axis=1)
         return Rows(active=of_others > 0, counts=of_others > idle, task=latest)
 
     def products(
@@ -149,7 +147,7 @@ class _Clustered(Bank):
         return bank.rows["length"].T
 
     def by_task(self, bank: Clusters, weights: jax.Array) -> jax.Array:
-        return jnp.where(bank.row_of >= 0, weights[:, bank.row_of], 0)
+        return jnp.where(bank.row_of[None] >= 0, weights[:, bank.row_of], 0)
 
     def sum_past(
         self, bank: Clusters, weights: jax.Array, past: Params, active: jax.Array
@@ -160,7 +158,7 @@ class _Clustered(Bank):
 
 def _merged(row: Live, other: Live, size: jax.Array, other_size: jax.Array) -> Live:
     """Two rows in one: V added, directions averaged over the tasks."""
-    share = other_size / (size + other_size)
+    share = other_size.astype(jnp.float32) / (size + other_size).astype(jnp.float32)
 
     def add(v: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.minimum(v + w, jnp.finfo(v.dtype).max)

@@ -4,7 +4,6 @@ A row is encoded once, when its task ends, so that errors do not add up over the
 """
 
 import dataclasses
-import math
 from typing import ClassVar, NamedTuple
 
 import jax
@@ -19,18 +18,20 @@ from tag_optax._types import Params, PyTree
 
 # Leaves below this stay as they are: they cost little, and a network is sensitive to them.
 _CODED = 1024
-# The most second moments that share a scale.
+# The most second moments that share a unit.
 _GROUP = 64
+# Its square, rounded up, is still a finite float32.
+_LARGEST = np.float32(0.99 * np.sqrt(np.finfo(np.float32).max))
 
 
 class Roots(NamedTuple):
-    """Second moments V as codes of sqrt(V) between 0 and the largest of their group."""
+    """Second moments V as codes of sqrt(V), in units that a group of them shares."""
 
     codes: jax.Array  # uint8, like the leaf.
-    # float16 [groups], or [..., groups] where groups lie along the last axis: each group's largest
-    # root, relative to the peak.
-    scales: jax.Array
-    peak: jax.Array  # []: the leaf's largest root.
+    # The bits of a bfloat16, as uint16: [groups], or [..., groups] where they lie along the last
+    # axis. A float16 would not reach the roots of small gradients, and where bfloat16 is not
+    # native XLA would widen the whole bank to read a row.
+    units: jax.Array
 
 
 class Sketch(NamedTuple):
@@ -50,28 +51,28 @@ def encode_roots(v: jax.Array, split: bool) -> Roots:
     Where the leaf may be split, its groups lie along its last axis, so that it is not flattened.
     """
     # Room to be rounded up into, below the root of the largest number there is.
-    root = jnp.minimum(jnp.sqrt(v), 0.99 * math.sqrt(float(jnp.finfo(v.dtype).max)))
+    root = jnp.minimum(jnp.sqrt(v).astype(jnp.float32), _LARGEST)
     lead, length = (v.shape[:-1], v.shape[-1]) if split else ((), v.size)
     size = next(size for size in range(_GROUP, 0, -1) if length % size == 0)
     groups = root.reshape(*lead, length // size, size)
-    peak = jnp.max(root)
-    scales = _half_rounded_up(jnp.max(groups, axis=-1) / jnp.where(peak == 0, 1, peak))
-    step = (scales.astype(v.dtype) * peak / 255)[..., None]
-    codes = jnp.clip(jnp.ceil(groups / jnp.where(step == 0, 1, step)), 0, 255)
-    return Roots(codes.astype(jnp.uint8).reshape(v.shape), scales, peak)
+    units = _bits_rounded_up(jnp.max(groups, axis=-1) / 255)
+    unit = _from_bits(units)[..., None]
+    codes = jnp.clip(jnp.ceil(groups / jnp.where(unit == 0, 1, unit)), 0, 255)
+    return Roots(codes.astype(jnp.uint8).reshape(v.shape), units)
 
 
 def decode_roots(roots: Roots) -> jax.Array:
-    step = roots.scales.astype(roots.peak.dtype) * roots.peak / 255
-    groups = roots.codes.reshape(*step.shape, -1).astype(step.dtype)
-    return jnp.square(groups * step[..., None]).reshape(roots.codes.shape)
+    groups = roots.codes.reshape(*roots.units.shape, -1).astype(jnp.float32)
+    return jnp.square(groups * _from_bits(roots.units)[..., None]).reshape(roots.codes.shape)
 
 
-def _half_rounded_up(x: jax.Array) -> jax.Array:
-    """The least float16 that is not below a number between 0 and 1."""
-    half = x.astype(jnp.float16)
-    above = lax.bitcast_convert_type(half, jnp.uint16) + np.uint16(1)
-    return jnp.where(half.astype(x.dtype) < x, lax.bitcast_convert_type(above, jnp.float16), half)
+def _bits_rounded_up(x: jax.Array) -> jax.Array:
+    """The least bfloat16 that is not below a number, as its bits: the upper half of a float32's."""
+    return ((lax.bitcast_convert_type(x, jnp.uint32) + np.uint32(0xFFFF)) >> 16).astype(jnp.uint16)
+
+
+def _from_bits(bits: jax.Array) -> jax.Array:
+    return lax.bitcast_convert_type(bits.astype(jnp.uint32) << 16, jnp.float32)
 
 
 def sketch(tree: PyTree, size: int) -> Sketch:
@@ -125,9 +126,7 @@ def _encode(live: Live, split: bool) -> dict[str, PyTree]:
 def _decode(row: PyTree) -> PyTree:
     decoders = {Roots: decode_roots, SketchCodes: decode_sketch}
     return jax.tree.map(
-        lambda x: decoders[type(x)](x) if type(x) in decoders else x,
-        row,
-        is_leaf=lambda x: type(x) in decoders,
+        lambda x: decoders.get(type(x), lambda x: x)(x), row, is_leaf=lambda x: type(x) in decoders
     )
 
 
@@ -171,8 +170,9 @@ class _Compressed(Bank):
             return _rows.set_row(bank, jnp.maximum(left, 0), _encode(live, split), spread)
 
         def take() -> Live:
+            row = _decode(_rows.get_row(bank, task, spread))
             afresh = {"mu": jax.tree.map(jnp.zeros_like, live["mu"])} if "mu" in live else {}
-            return _decode(_rows.get_row(bank, task, spread)) | afresh
+            return _rows.narrowed(row | afresh, live)
 
         bank = lax.fori_loop(0, changed.astype(jnp.int32), put, bank)
         live = lax.cond(changed, take, lambda: live)
@@ -191,7 +191,7 @@ class _Compressed(Bank):
             return _rows.row_products(kept, direction(live), active, scope, dtype, split)
         sums = direction(live).sums
         products = _rows.row_products(kept.codes, sums, active, scope, dtype, split)
-        return products * kept.peak / 127
+        return products * (kept.peak / 127)[None]
 
     def lengths(self, bank: PyTree) -> jax.Array:
         return bank["length"].T
@@ -204,8 +204,8 @@ class _Compressed(Bank):
 def compressed(sketch_size: int = 16381, split: bool = False) -> Bank:
     """A row of moments for every task at an eighth of the bytes of :func:`tag_optax.full`.
 
-    Second moments are kept as 8-bit codes of their square roots, in groups of 32 to 64 that share a
-    float16 scale, and rounded up, so that an error protects rather than exposes; first moments as
+    Second moments are kept as 8-bit codes of their square roots, in groups of up to 64 that share a
+    16-bit unit, and rounded up, so that an error protects rather than exposes; first moments as
     sketches in 8 bits, from which a cosine is known to a standard deviation of
     ``1 / sqrt(sketch_size)``. Leaves below 1024 numbers keep their float32. A task is encoded once,
     when it ends. A task that comes back takes up what was kept of it; under

@@ -12,8 +12,8 @@ parameters, so that they hold parts of every row. Then all rows are read, each d
 holds, and only sums travel: K numbers for the relatedness, and one row where the tasks are spread.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -96,8 +96,9 @@ def get_row(stacked: PyTree, index: jax.Array, spread: bool = False) -> PyTree:
 
     def get(rows: jax.Array) -> jax.Array:
         if spread:
-            zeros = jnp.zeros_like(rows)
-            return jnp.sum(jnp.where(_is_row(rows, index), rows, zeros), axis=0, dtype=rows.dtype)
+            # A product: before it sums a selection, XLA would store it, a bank's size.
+            here = jnp.arange(rows.shape[0], dtype=jnp.uint32) == index
+            return _combine(here.astype(rows.dtype), rows, jax.typeof(rows).sharding.spec[1:])
         if rows.dtype != jnp.bfloat16:
             return _slice(rows, index)
         # Where bfloat16 is not native XLA widens the whole stack to slice it, so the bits are
@@ -270,12 +271,17 @@ def _inner(a: jax.Array, b: jax.Array) -> jax.Array:
     return jnp.matmul(a, b, precision=lax.Precision.HIGHEST, out_sharding=_explicit(b, spec))
 
 
-def _combine(weights: jax.Array, rows: jax.Array, spec: PartitionSpec) -> jax.Array:
+def _combine(weights: jax.Array, rows: jax.Array, spec: Iterable[Any]) -> jax.Array:
     """``sum_s weights[s] rows[s]``, laid out as ``spec`` says."""
     # Each weight to its row: else JAX would gather the rows to where the weights are.
     weights = _lay(weights, PartitionSpec(*jax.typeof(rows).sharding.spec[:1]))
-    weighted = lax.expand_dims(weights, range(1, rows.ndim)) * rows.astype(weights.dtype)
-    return _lay(jnp.sum(weighted, axis=0), spec)
+    return jnp.tensordot(
+        weights,
+        rows.astype(weights.dtype),
+        1,
+        precision=lax.Precision.HIGHEST,
+        out_sharding=_explicit(rows, PartitionSpec(*spec)),
+    )
 
 
 def everywhere(x: jax.Array) -> jax.Array:

@@ -165,6 +165,11 @@ class TagAdagrad(Optimizer):
     """One cosine over all parameters (the paper), or one a tensor (its authors' code)."""
     num_gradients: int = 1
     """first_gradients: how many first gradients of a task stand for it."""
+    bank: Literal["full", "compressed", "clustered"] = "full"
+    """How the tasks' moments are kept: a row each; a row each at an eighth of the bytes; or as many
+    rows as --rows, which the most related tasks share."""
+    rows: int = 16
+    """clustered: how many rows."""
     mu_dtype: Storage = "float32"
     """What the tasks' first moments are kept in."""
     nu_dtype: Storage = "float32"
@@ -172,20 +177,29 @@ class TagAdagrad(Optimizer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        settings.check_counts(self, "num_gradients")
+        settings.check_counts(self, "num_gradients", "rows")
         compares = self.relatedness in ("cosine", "first_gradients")
-        for name, used in (
-            ("b", self.relatedness not in ("uniform", "age")),
-            ("alpha_scope", compares),
-            ("num_gradients", self.relatedness == "first_gradients"),
-            ("mu_dtype", compares or hasattr(self, "bias_corrected")),
-            ("nu_dtype", not self.sums),
+        full = self.bank == "full"
+        for name, used, by in (
+            ("b", self.relatedness not in ("uniform", "age"), "relatedness"),
+            ("alpha_scope", compares, "relatedness"),
+            ("num_gradients", self.relatedness == "first_gradients", "relatedness"),
+            ("mu_dtype", compares or hasattr(self, "bias_corrected"), "relatedness"),
+            ("nu_dtype", not self.sums, "relatedness"),
+            ("bank", not self.sums, "relatedness"),
+            ("mu_dtype", full, "bank"),
+            ("nu_dtype", full, "bank"),
+            ("rows", self.bank == "clustered", "bank"),
         ):
             if not used and getattr(self, name) != _DEFAULTS[name]:
                 raise UserError(
-                    f"{settings.flag(name)} would change nothing with --relatedness "
-                    f"{self.relatedness}: leave it at {_DEFAULTS[name]}."
+                    f"{settings.flag(name)} would change nothing with {settings.flag(by)} "
+                    f"{getattr(self, by)}: leave it at {_DEFAULTS[name]}."
                 )
+        try:
+            self(1)
+        except ValueError as error:  # The library knows which banks serve which relatedness.
+            raise UserError(str(error)) from None
 
     def __call__(
         self, tasks: int, *, splits_bank: bool = False
@@ -199,7 +213,7 @@ class TagAdagrad(Optimizer):
             eps=self.eps,
             eps_in_sqrt=self.eps_in_sqrt,
             relatedness=self.related(),
-            bank=self.bank(splits_bank),
+            bank=self.kept(splits_bank),
             weight_decay=self.weight_decay,
             **self.decays(),
         )
@@ -222,9 +236,13 @@ class TagAdagrad(Optimizer):
             case "self":
                 return tag_optax.own()
 
-    def bank(self, split: bool) -> tag_optax.Bank:
+    def kept(self, split: bool) -> tag_optax.Bank:
         if self.sums:
             return tag_optax.running_sum()
+        if self.bank == "compressed":
+            return tag_optax.compressed(split=split)
+        if self.bank == "clustered":
+            return tag_optax.clustered(self.rows, split)
         return tag_optax.full(self.mu_dtype, self.nu_dtype, split)
 
     def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:

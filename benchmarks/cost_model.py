@@ -55,15 +55,15 @@ SENT = {"all-reduce": all_reduce, "all-gather": all_gather}
 def state_bytes(layout: Layout) -> float:
     """Bytes of the state on one device: ``2 (K / Dt + 1) (P / Dm)`` moments.
 
-    And, whole on every device, whether tasks were visited, their steps, weights and norms, and the
-    live task's id.
+    And the past's part of W in float32, and, whole on every device, whether tasks were visited,
+    their steps, weights and lengths, the live task's id and length.
 
     >>> state_bytes(Layout(1000, 10**9, task_devices=32, model_devices=8)) / 1e9
-    32.250013004
+    32.750013008
     """
     per_task = 1 + 3 * 4
     moments = 2 * (layout.bank_rows + 1) * layout.row
-    return moments * layout.moment_bytes + per_task * layout.capacity + 4
+    return moments * layout.moment_bytes + 4 * layout.row + per_task * layout.capacity + 8
 
 
 def step_touched(layout: Layout) -> float:

@@ -105,7 +105,10 @@ def scale_by_rule(
         )
         steps = known(jnp.where(here & afresh, 0, state.steps), bank)
 
-        g = jax.tree.map(lambda x, p: x.astype(p.dtype), updates, past)
+        moments = [old[name] for name in ("nu", "mu") if name in old]
+        g = jax.tree.map(
+            lambda x, *ms: x.astype(_rows.accumulator_dtype(x, *ms)), updates, *moments
+        )
         joined = whole(g, past)
 
         # A number that is not finite would stay in the bank, and so in every step of every task.
@@ -118,8 +121,8 @@ def scale_by_rule(
             """Moves a moment on in the arithmetic's dtype; a bad step leaves it as it is."""
 
             def move(kept: jax.Array, x: jax.Array, *rest: jax.Array) -> jax.Array:
-                row = kept.astype(x.dtype)
-                return jnp.where(good, new(row, x, *rest), row)
+                row = kept.astype(_rows.accumulator_dtype(x, kept))
+                return jnp.where(good, new(row, x.astype(row.dtype), *rest), row)
 
             return jax.tree.map(move, moment, *trees)
 

@@ -23,6 +23,7 @@ from tag_optax._companions import (
 from tag_optax._compressed import compressed
 from tag_optax._detect import DetectTasksState, detect_tasks
 from tag_optax._inspect import grow, state_bytes, task_weights, vmap_axes
+from tag_optax._protect import ProtectState, protect
 from tag_optax._relatedness import Relatedness, age, cosine, first_gradients, own, uniform
 from tag_optax._schedules import ScaleByTaskScheduleState, scale_by_task_schedule
 from tag_optax._sharding import state_sharding
@@ -36,6 +37,7 @@ __all__ = [
     "Bank",
     "DetectTasksState",
     "ProjectOrthogonalState",
+    "ProtectState",
     "Relatedness",
     "ScaleByTagState",
     "ScaleByTaskScheduleState",
@@ -53,6 +55,7 @@ __all__ = [
     "own",
     "project_agem",
     "project_orthogonal",
+    "protect",
     "running_sum",
     "scale_by_tag_adagrad",
     "scale_by_tag_adam",

@@ -195,7 +195,9 @@ def _similarities(rows: Live, live: Live) -> jax.Array:
         lower = jnp.concatenate([across.T, products(one, one)], axis=1)
         return jnp.concatenate([upper, lower])
 
-    inner = sum(jax.tree.leaves(jax.tree.map(both, direction(rows), direction(live))))
+    pairs = jax.tree.map(both, direction(rows), direction(live))
+    count = jax.tree.leaves(rows)[0].shape[0] + 1
+    inner = sum(jax.tree.leaves(pairs), jnp.zeros((count, count), dtype))
     length = jnp.sqrt(jnp.diagonal(inner))
     similarity = cosine_of(inner, length[:, None], length[None])
     index = jnp.arange(length.shape[0], dtype=jnp.int32)

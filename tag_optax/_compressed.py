@@ -152,8 +152,10 @@ class _Compressed(Bank):
         return sketch(gradient, self.sketch_size) if size > self.sketch_size else gradient
 
     def init(self, live: Live, capacity: int, params: Params) -> PyTree:
-        empty = jax.tree.map(jnp.zeros_like, _encode(live, self.splits(params)))
-        return _rows.stack(empty, capacity)
+        return _rows.stack(self._empty(live, self.splits(params)), capacity)
+
+    def _empty(self, live: Live, split: bool) -> PyTree:
+        return jax.tree.map(jnp.zeros_like, _encode(live, split))
 
     def exchange(
         self,
@@ -166,13 +168,17 @@ class _Compressed(Bank):
     ) -> Exchanged:
         spread, split = self.split or _rows.is_spread(bank), self.splits(past)
 
+        # Encoded in a branch: XLA takes out of a loop what does not change in it, and every step
+        # would encode.
+        row = lax.cond(changed, lambda: _encode(live, split), lambda: self._empty(live, split))
+
         def put(_: jax.Array, bank: PyTree) -> PyTree:
-            return _rows.set_row(bank, jnp.maximum(left, 0), _encode(live, split), spread)
+            return _rows.set_row(bank, jnp.maximum(left, 0), row, spread)
 
         def take() -> Live:
-            row = _decode(_rows.get_row(bank, task, spread))
+            kept = _decode(_rows.get_row(bank, task, spread))
             afresh = {"mu": jax.tree.map(jnp.zeros_like, live["mu"])} if "mu" in live else {}
-            return _rows.narrowed(row | afresh, live)
+            return _rows.narrowed(kept | afresh, live)
 
         bank = lax.fori_loop(0, changed.astype(jnp.int32), put, bank)
         live = lax.cond(changed, take, lambda: live)

@@ -35,11 +35,13 @@ class ScaleByTagState(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """What tells TAG-RMSProp, TAG-Adagrad and TAG-Adam apart."""
+    """What tells TAG-RMSProp, TAG-Adagrad, TAG-Adam and `protect` apart."""
 
     accumulate: Callable[[jax.Array, jax.Array], jax.Array]  # V[t], g -> the new V[t]
     # Adam steps along M[t] and corrects both moments for their start at zero: (b1, b2).
     bias_corrected: tuple[Numeric, Numeric] | None = None
+    # Not g / sqrt(W) but sqrt(V[t] / W), for the steps of another optimizer.
+    is_factor: bool = False
 
 
 def scale_by_rule(
@@ -159,10 +161,13 @@ def scale_by_rule(
         )
         steps = jnp.where(here & good, optax.safe_increment(steps), steps)
         n = steps[task]
+        along = g if rule.bias_corrected is None else live["mu"]
+        if rule.is_factor:
+            along = jax.tree.map(lambda v: _root(v, eps, eps_in_sqrt), live["nu"])
         scaled = jax.tree.map(
             lambda u, x, v: _scaled(x, v, n, rule, eps, eps_in_sqrt).astype(u.dtype),
             updates,
-            g if rule.bias_corrected is None else live["mu"],
+            along,
             w,
         )
         return scaled, ScaleByTagState(
@@ -213,16 +218,19 @@ def _scaled(
     direction: jax.Array, w: jax.Array, n: jax.Array, rule: Rule, eps: Numeric, eps_in_sqrt: bool
 ) -> jax.Array:
     """``direction / sqrt(W + eps)`` or ``direction / (sqrt(W) + eps)``, bias-corrected in Adam."""
-    eps = jnp.asarray(eps, w.dtype)
-    root = jnp.sqrt(w + eps) if eps_in_sqrt else jnp.sqrt(w)
+    correction: Any = 1
     if rule.bias_corrected is not None:
         b1, b2 = rule.bias_corrected
         direction = direction / _bias(b1, n, w.dtype)
-        root = root / jnp.sqrt(_bias(b2, n, w.dtype))
-    if not eps_in_sqrt:
-        root = root + eps
+        correction = jnp.sqrt(_bias(b2, n, w.dtype))
+    root = _root(w, eps, eps_in_sqrt, correction)
     # With eps = 0 a parameter that never had a gradient would be 0 / 0.
     return jnp.where(root == 0, jnp.zeros_like(direction), direction / root)
+
+
+def _root(v: jax.Array, eps: Numeric, eps_in_sqrt: bool, correction: Any = 1) -> jax.Array:
+    eps = jnp.asarray(eps, v.dtype)
+    return jnp.sqrt(v + eps) / correction if eps_in_sqrt else jnp.sqrt(v) / correction + eps
 
 
 def _bias(decay: Numeric, step: jax.Array, dtype: jnp.dtype) -> jax.Array:

@@ -29,7 +29,7 @@ _ROW_COST = 4
 # Rows that are added to the sum in one pass over it: the more, the less traffic, and the more to
 # compile, which grows with the number of leaves too.
 _CHUNK = 8
-_CHUNKS = 128
+_CHUNKS = 200
 # The most numbers of a leaf that is joined with others: above, joining costs a pass over memory and
 # gains nothing.
 _JOINED = 2**18

@@ -11,6 +11,7 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tag_optax import _search
+from tag_optax._clustered import Clusters
 from tag_optax._companions import ProjectOrthogonalState
 from tag_optax._schedules import ScaleByTaskScheduleState
 from tag_optax._tag import ScaleByTagState
@@ -102,22 +103,33 @@ def _tag_sharding(
             f"axis {task_axis!r}: use task_capacity={enough}."
         )
 
+    if task_axis is not None and isinstance(state.bank, Clusters):
+        raise ValueError(
+            "a clustered bank has few rows, which every device needs: leave task_axis out."
+        )
+
     def sharding(path: _search.Path, leaf: Any) -> NamedSharding:
         stacked = path[0].name == "bank"
-        if path[-1] == jax.tree_util.GetAttrKey("vector"):  # Small leaves, joined in one.
-            return NamedSharding(mesh, PartitionSpec(*[task_axis] * stacked))
-        spec, shape = _lookup(path, specs) or (PartitionSpec(), None)
-        if path[-1] == jax.tree_util.DictKey("length") or shape is None:
+        # A compressed bank keeps several arrays of a leaf, by attribute.
+        coded = isinstance(path[-1], jax.tree_util.GetAttrKey)
+        spec, shape = _lookup(path[:-1] if coded else path, specs) or (PartitionSpec(), None)
+        if path[-1] == jax.tree_util.DictKey("length") or (shape is None and not coded):
             return NamedSharding(mesh, PartitionSpec())
         if not stacked:
             return NamedSharding(mesh, spec if leaf.shape == shape else PartitionSpec())
+        if (
+            shape is None or leaf.ndim != len(shape) + 1
+        ):  # Joined, or flat: whole but for the tasks.
+            rows = leaf.ndim > 1 and not isinstance(state.bank, Clusters)
+            return NamedSharding(mesh, PartitionSpec(task_axis) if rows else PartitionSpec())
         padded = (*spec, *[None] * (len(shape) - len(spec)))
-        taken = jax.tree.leaves(padded)
-        if task_axis is not None and task_axis in taken:
+        if task_axis is not None and task_axis in jax.tree.leaves(padded):
             raise ValueError(
                 f"task_axis={task_axis!r} already splits the parameter "
                 f"{jax.tree_util.keystr(path[2:])}: spread the tasks over another mesh axis."
             )
+        if leaf.shape[1:] != shape:  # The units of groups along the last axis.
+            padded = (*padded[:-1], None)
         return NamedSharding(mesh, PartitionSpec(task_axis, *padded))
 
     return jax.tree_util.tree_map_with_path(sharding, state)

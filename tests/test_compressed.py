@@ -46,6 +46,7 @@ def coder(split):
 
 @pytest.mark.parametrize("split", [False, True])
 @pytest.mark.parametrize("shape", LEAVES)
+@hypothesis.settings(max_examples=15)
 @hypothesis.given(
     seed=st.integers(0, 2**32 - 1),
     low=st.integers(-30, 30),
@@ -83,16 +84,18 @@ def test_the_largest_numbers_stay_finite(split):
     assert (np.asarray(decoded[0]) >= 0.98 * (1 - 1e-6) * FLOAT_MAX).all()
 
 
-def test_a_second_coding_changes_nothing_but_rounding():
+def test_coding_again_and_again_comes_to_rest():
     """A task that comes back, does nothing and goes again does not swell by a unit each time."""
     v = np.random.default_rng(0).gamma(0.3, size=4096).astype(np.float32)
-    _, once = coder(False)(v)
-    again = once
+    decoded, rounds = v, []
     for _ in range(20):
-        _, again = coder(False)(again)
+        _, decoded = coder(False)(decoded)
+        rounds.append(np.asarray(decoded))
+    np.testing.assert_array_equal(rounds[-1], rounds[-5])
     unit = np.sqrt(v.reshape(-1, 64).max(axis=1, keepdims=True)) / 255 * (1 + 2**-7)
-    swollen = np.sqrt(again).reshape(-1, 64) - np.sqrt(v).reshape(-1, 64)
-    assert (swollen <= 3 * unit).all(), (swollen / unit).max()
+    swollen = np.sqrt(rounds[-1]).reshape(-1, 64) - np.sqrt(v).reshape(-1, 64)
+    assert (swollen <= 8 * unit).all()
+    assert swollen.mean() < unit.mean()
 
 
 # Sketches of directions.
@@ -218,10 +221,11 @@ def test_an_eighth_of_the_bytes_on_the_papers_network():
     assert bytes_per_parameter(LEAF_SETS["497 k"]) <= 1.1
 
 
-# The optimizer. Two leaves are coded, and one is not.
+# The optimizer. One leaf is coded, and one is not.
 
-SHAPES = {"matrix": (40, 30), "tensor": (2, 3, 16, 16), "vector": (5,)}
-NUMBERS = sum(math.prod(shape) for shape in SHAPES.values())
+SHAPES = {"matrix": (40, 30), "vector": (5,)}
+# The others' programs are as good as the same, and to compile them takes seconds.
+ALL = ["rms", *(pytest.param(name, marks=pytest.mark.ci) for name in ("adagrad", "adam"))]
 ONCE = (3, 3, 0, 0, 0, 2, 2, 1, 1, 1)
 
 
@@ -244,7 +248,7 @@ def rounded_up(v):
 
 
 @pytest.mark.parametrize("relatedness", ["own", "uniform", "age"])
-@pytest.mark.parametrize("optimizer", SCALE_BY)
+@pytest.mark.parametrize("optimizer", ALL)
 def test_steps_are_at_most_the_exact_ones(optimizer, relatedness):
     b2 = {"adam": 0.999, "rms": 0.99, "adagrad": 0.0}[optimizer]
     exact = NumpyTag(optimizer, b=2.0, b2=b2, relatedness=relatedness)
@@ -271,7 +275,7 @@ def test_steps_are_at_most_the_exact_ones(optimizer, relatedness):
 
 
 @pytest.mark.parametrize("relatedness", ["own", "uniform", "age"])
-@pytest.mark.parametrize("optimizer", ["rms", "adagrad"])
+@pytest.mark.parametrize("optimizer", ALL[:2])
 def test_steps_are_at_most_the_exact_ones_when_tasks_come_back(optimizer, relatedness):
     exact = NumpyTag(optimizer, b=2.0, relatedness=relatedness)
     tx = SCALE_BY[optimizer](2.0, 5, relatedness=relatedness, bank="compressed")
@@ -287,7 +291,7 @@ def test_steps_are_at_most_the_exact_ones_when_tasks_come_back(optimizer, relate
 
 
 @pytest.mark.parametrize("relatedness", ["cosine", "first_gradients"])
-@pytest.mark.parametrize("optimizer", SCALE_BY)
+@pytest.mark.parametrize("optimizer", ALL)
 def test_directions_of_few_numbers_are_exact(optimizer, relatedness):
     stream = make_stream(ONCE)
     (_, full), (_, small) = (
@@ -298,7 +302,7 @@ def test_directions_of_few_numbers_are_exact(optimizer, relatedness):
 
 
 @pytest.mark.parametrize("relatedness", ["cosine", "first_gradients"])
-@pytest.mark.parametrize("optimizer", SCALE_BY)
+@pytest.mark.parametrize("optimizer", ALL)
 def test_sketched_weights_are_near_the_exact_ones(optimizer, relatedness):
     """Five standard deviations of the cosine, and the sketch's own 8 bits."""
     stream = make_stream(ONCE)
@@ -319,7 +323,7 @@ def test_a_task_has_cosine_one_with_itself():
     np.testing.assert_allclose(state.alpha, [np.exp(-2), 0, np.exp(-2)], rtol=2e-3)
 
 
-@pytest.mark.parametrize("optimizer", SCALE_BY)
+@pytest.mark.parametrize("optimizer", ALL)
 def test_a_task_takes_up_its_row(optimizer):
     g, other, again = make_stream((0, 1, 0))
     tx = SCALE_BY[optimizer](2.0, 3, bank=tag_optax.compressed(251))
@@ -369,6 +373,7 @@ def close(found, expected):
     chex.assert_trees_all_close(found, expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.ci
 def test_scan_equals_a_loop():
     tx, stream, updates, last = usual()
 
@@ -388,6 +393,7 @@ def test_scan_equals_a_loop():
     close(state, last)
 
 
+@pytest.mark.ci
 def test_eager_equals_jitted():
     tx, stream, updates, _ = usual()
     state = tx.init(jax.tree.map(jnp.zeros_like, stream[0]))
@@ -396,6 +402,7 @@ def test_eager_equals_jitted():
         close(update, expected)
 
 
+@pytest.mark.ci
 def test_vmap_equals_one_by_one():
     tx, stream, updates, _ = usual()
     other = make_stream(ORDER, seed=1)
@@ -420,13 +427,11 @@ def test_grow_keeps_everything():
     after, state = run(narrow, stream[9:], ORDER[9:], state=state)
     close([*before, *after], updates)
     close(state, last)
-    assert jax.tree.map(jnp.shape, state) == jax.eval_shape(
-        lambda g: jax.tree.map(lambda x: x.shape, tx.init(g)), stream[0]
-    ) or jax.tree.map(jnp.shape, state) == jax.tree.map(
-        lambda x: x.shape, jax.eval_shape(tx.init, stream[0])
-    )
+    fresh = jax.eval_shape(tx.init, stream[0])
+    assert jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, fresh)
 
 
+@pytest.mark.ci
 def test_injected_hyperparameters_and_a_round_trip_through_numpy():
     _, stream, updates, last = usual()
     tx = optax.inject_hyperparams(

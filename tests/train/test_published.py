@@ -56,6 +56,7 @@ def test_split_cifar100_has_the_papers_rows():
         **{("naive", name, ""): 5 for name in ("rmsprop", "tag-rmsprop", "tag-self")},
         ("er", "sgd", ""): 5,
         ("naive", "tag-rmsprop", "alpha_scope=leaf"): 5,
+        ("naive", "tag-rmsprop", "bank=compressed"): 5,
         **{(method, "tag-rmsprop", ""): 2 for method in ("ewc", "a-gem", "er")},
         **{("naive", name, ""): 2 for name in ("tag-uniform", "tag-age", "tag-g")},
     }

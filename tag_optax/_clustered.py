@@ -91,20 +91,22 @@ class _Clustered(Bank):
         kept = jnp.minimum(second, self.count - 1)
         grows = jnp.where(takes_in_live, 1, bank.sizes[kept])
 
-        def merge(_: jax.Array, rows: Live) -> Live:
-            other = jax.tree.map(
-                lambda x, y: jnp.where(takes_in_live, x, y), live, _rows.get_row(rows, kept)
-            )
-            both = _merged(_rows.get_row(rows, first), other, bank.sizes[first], grows)
-            return _rows.set_row(rows, first, both)
-
-        def put(_: jax.Array, rows: Live) -> Live:
-            return _rows.set_row(rows, row, live)
-
-        # Loops of no or one round: see `tag_optax._banks`.
+        # Two rows are written whatever happens: rounds of a loop that differ between seeds side by
+        # side, each of which merges other tasks, would copy all rows.
+        old = _rows.get_row(bank.rows, first)
+        other = jax.tree.map(
+            lambda x, y: jnp.where(takes_in_live, x, y), live, _rows.get_row(bank.rows, kept)
+        )
+        both = _merged(old, other, bank.sizes[first], grows)
+        both = jax.tree.map(lambda x, y: jnp.where(merges, x, y), both, old)
         puts = ~(merges & takes_in_live)
-        rows = lax.fori_loop(0, merges.astype(jnp.int32), merge, bank.rows)
-        rows = lax.fori_loop(0, puts.astype(jnp.int32), put, rows)
+
+        def write(i: jax.Array, rows: Live) -> Live:
+            # Where nothing is put, row and first are one.
+            new = jax.tree.map(lambda x, y: jnp.where(puts & (i == 1), x, y), live, both)
+            return _rows.set_row(rows, jnp.where(i == 1, row, first), new)
+
+        rows = lax.fori_loop(0, 2, write, bank.rows)
 
         index = jnp.arange(self.count, dtype=jnp.int32)
         tasks = jnp.arange(bank.row_of.shape[0], dtype=jnp.int32)
@@ -158,13 +160,13 @@ class _Clustered(Bank):
 
 def _merged(row: Live, other: Live, size: jax.Array, other_size: jax.Array) -> Live:
     """Two rows in one: V added, directions averaged over the tasks."""
-    share = other_size.astype(jnp.float32) / (size + other_size).astype(jnp.float32)
 
     def add(v: jax.Array, w: jax.Array) -> jax.Array:
         return jnp.minimum(v + w, jnp.finfo(v.dtype).max)
 
     def mean(m: jax.Array, n: jax.Array) -> jax.Array:
-        return m + share.astype(m.dtype) * (n - m)
+        share = other_size.astype(m.dtype) / (size + other_size).astype(m.dtype)
+        return m + share * (n - m)
 
     both = {
         name: jax.tree.map(add if name == "nu" else mean, row[name], other[name])
@@ -180,24 +182,20 @@ def _merged(row: Live, other: Live, size: jax.Array, other_size: jax.Array) -> L
 
 def _similarities(rows: Live, live: Live) -> jax.Array:
     """Cosines between all rows and the live one (the last), ``[R + 1, R + 1]``; -inf for i >= j."""
-    dtype = _rows.weights_dtype(direction(live))
+    kept, present = direction(rows), direction(live)
+    dtype = _rows.weights_dtype(present)
+    count = jax.tree.leaves(rows)[0].shape[0]
 
-    def products(x: jax.Array, y: jax.Array) -> jax.Array:
-        axes = tuple(range(1, x.ndim))
-        return lax.dot_general(
-            x, y, ((axes, axes), ((), ())), precision=lax.Precision.HIGHEST
-        ).astype(dtype)
+    def products(stack: PyTree, row: PyTree) -> jax.Array:
+        return _rows.everywhere(_rows.inner_products(stack, row, "global", dtype)[0])
 
-    def both(x: jax.Array, row: jax.Array) -> jax.Array:
-        one = row[None]
-        across = products(x, one)
-        upper = jnp.concatenate([products(x, x), across], axis=1)
-        lower = jnp.concatenate([across.T, products(one, one)], axis=1)
-        return jnp.concatenate([upper, lower])
+    # Row by row: of one product of the stack with itself XLA would first lay a copy.
+    def add(i: jax.Array, inner: jax.Array) -> jax.Array:
+        return inner.at[i].set(products(kept, _rows.get_row(kept, i)))
 
-    pairs = jax.tree.map(both, direction(rows), direction(live))
-    count = jax.tree.leaves(rows)[0].shape[0] + 1
-    inner = sum(jax.tree.leaves(pairs), jnp.zeros((count, count), dtype))
+    inner = lax.fori_loop(0, count, add, jnp.zeros((count, count), dtype))
+    across, own = products(kept, present)[:, None], products(present, present)
+    inner = jnp.block([[inner, across], [across.T, own[None, None]]])
     length = jnp.sqrt(jnp.diagonal(inner))
     similarity = cosine_of(inner, length[:, None], length[None])
     index = jnp.arange(length.shape[0], dtype=jnp.int32)

@@ -84,12 +84,15 @@ def sketch(tree: PyTree, size: int) -> Sketch:
     total, start = jnp.zeros((size,), _rows.weights_dtype(tree)), 0
     for x in jax.tree.leaves(tree):
         rows = -(-x.size // size)
+        x = _rows.everywhere(x)
         filled = jnp.pad(x.reshape(-1), (0, rows * size - x.size)).reshape(rows, size)
         place = lax.iota(jnp.uint32, rows * size).reshape(rows, size) + np.uint32(start % 2**32)
         signed = jnp.where(_hash(place) >> 31 == 1, -filled, filled)
         total += jnp.sum(signed, axis=0).astype(total.dtype)
         start += rows * size
-    return Sketch(total)
+    # It can be longer than its vector, and its square, and products of two, must be finite.
+    bound = jnp.asarray(np.sqrt(float(jnp.finfo(total.dtype).max) / (2 * size)), total.dtype)
+    return Sketch(jnp.clip(total, -bound, bound))
 
 
 def _hash(x: jax.Array) -> jax.Array:
@@ -152,10 +155,8 @@ class _Compressed(Bank):
         return sketch(gradient, self.sketch_size) if size > self.sketch_size else gradient
 
     def init(self, live: Live, capacity: int, params: Params) -> PyTree:
-        return _rows.stack(self._empty(live, self.splits(params)), capacity)
-
-    def _empty(self, live: Live, split: bool) -> PyTree:
-        return jax.tree.map(jnp.zeros_like, _encode(live, split))
+        empty = jax.tree.map(jnp.zeros_like, _encode(live, self.splits(params)))
+        return _rows.stack(empty, capacity)
 
     def exchange(
         self,
@@ -168,19 +169,18 @@ class _Compressed(Bank):
     ) -> Exchanged:
         spread, split = self.split or _rows.is_spread(bank), self.splits(past)
 
-        # Encoded in a branch: XLA takes out of a loop what does not change in it, and every step
-        # would encode.
-        row = lax.cond(changed, lambda: _encode(live, split), lambda: self._empty(live, split))
-
-        def put(_: jax.Array, bank: PyTree) -> PyTree:
-            return _rows.set_row(bank, jnp.maximum(left, 0), row, spread)
+        def put(_: jax.Array, both: tuple[Live, PyTree]) -> tuple[Live, PyTree]:
+            live, bank = both
+            bank = _rows.set_row(bank, jnp.maximum(left, 0), _encode(live, split), spread)
+            # Were the live row the same after it, XLA would encode ahead of the loop: every step.
+            return jax.tree.map(jnp.zeros_like, live), bank
 
         def take() -> Live:
             kept = _decode(_rows.get_row(bank, task, spread))
             afresh = {"mu": jax.tree.map(jnp.zeros_like, live["mu"])} if "mu" in live else {}
             return _rows.narrowed(kept | afresh, live)
 
-        bank = lax.fori_loop(0, changed.astype(jnp.int32), put, bank)
+        live, bank = lax.fori_loop(0, changed.astype(jnp.int32), put, (live, bank))
         live = lax.cond(changed, take, lambda: live)
         return Exchanged(live, past, bank, afresh=jnp.zeros((), bool))
 

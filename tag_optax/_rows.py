@@ -222,20 +222,29 @@ def weighted_rows(
     total: PyTree,
     active: jax.Array,
     split: bool,
-    decode: Callable[[PyTree], PyTree] = lambda row: row,
+    decode: Callable[[PyTree], PyTree] | None = None,
 ) -> PyTree:
     """``sum_s weights[s] decode(stacked[s])`` over the active tasks, written over ``total``.
 
     The weights come by group, ``[G, K]``. With no active task ``total`` stays as it is.
     """
     weights = jnp.where(active[None], weights, jnp.zeros_like(weights))
+
+    def bounded(x: jax.Array) -> jax.Array:
+        """A weight times a V that is large may be infinite."""
+        return jnp.minimum(x, jnp.finfo(x.dtype).max)
+
+    def combine(w: jax.Array, rows: jax.Array, t: jax.Array) -> jax.Array:
+        if decode is None:
+            return bounded(_combine(w.astype(t.dtype), rows, jax.typeof(t).sharding.spec))
+        # No product: it would store all rows decoded, where a sum decodes as it goes.
+        w = _lay(w.astype(t.dtype), PartitionSpec(*jax.typeof(rows).sharding.spec[:1]))
+        weighted = lax.expand_dims(w, range(1, rows.ndim)) * rows.astype(t.dtype)
+        return bounded(jnp.sum(weighted, axis=0))
+
     if split:
-        return jax.tree.map(
-            lambda w, rows, t: _combine(w.astype(t.dtype), rows, jax.typeof(t).sharding.spec),
-            by_leaf(weights, total),
-            jax.vmap(decode)(stacked),
-            total,
-        )
+        rows = stacked if decode is None else jax.vmap(decode)(stacked)
+        return jax.tree.map(combine, by_leaf(weights, total), rows, total)
     size = max(1, min(_CHUNK, _CHUNKS // max(len(jax.tree.leaves(total)), 1)))
     count = jnp.sum(active, dtype=jnp.int32)
     # The last chunk is filled up with the last active task at weight 0: it is in the cache already.
@@ -249,9 +258,12 @@ def weighted_rows(
         totals = jax.tree.map(lambda t: jnp.where(chunk == 0, jnp.zeros_like(t), t), totals)
         for place in range(size):
             of_leaf = by_leaf(w[:, place], total)
-            rows = decode(get_row(stacked, here[place]))
+            rows = get_row(stacked, here[place])
             totals = jax.tree.map(
-                lambda t, a, r: t + a.astype(t.dtype) * r.astype(t.dtype), totals, of_leaf, rows
+                lambda t, a, r: bounded(t + a.astype(t.dtype) * r.astype(t.dtype)),
+                totals,
+                of_leaf,
+                rows if decode is None else decode(rows),
             )
         return totals
 

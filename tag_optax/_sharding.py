@@ -111,8 +111,9 @@ def _tag_sharding(
     def sharding(path: _search.Path, leaf: Any) -> NamedSharding:
         stacked = path[0].name == "bank"
         # A compressed bank keeps several arrays of a leaf, by attribute.
-        coded = isinstance(path[-1], jax.tree_util.GetAttrKey)
-        spec, shape = _lookup(path[:-1] if coded else path, specs) or (PartitionSpec(), None)
+        found = _lookup(path, specs)
+        coded = found is None and isinstance(path[-1], jax.tree_util.GetAttrKey)
+        spec, shape = found or (coded and _lookup(path[:-1], specs)) or (PartitionSpec(), None)
         if path[-1] == jax.tree_util.DictKey("length") or (shape is None and not coded):
             return NamedSharding(mesh, PartitionSpec())
         if not stacked:

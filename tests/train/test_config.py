@@ -83,11 +83,37 @@ def test_what_cannot_be_is_said(changes, message):
         dict(b=3.0, relatedness="uniform"),
         dict(num_gradients=2),
         dict(alpha_scope="leaf", relatedness="age"),
+        dict(bank="compressed", relatedness="self"),
+        dict(rows=3),
+        dict(nu_dtype="bfloat16", bank="clustered"),
     ],
 )
 def test_a_setting_of_tag_that_would_change_nothing_is_refused(changes):
-    with pytest.raises(UserError, match="would change nothing with --relatedness"):
+    with pytest.raises(UserError, match=r"would change nothing with --(relatedness|bank)"):
         preset("rotated-digits", "tag-rmsprop").changed(changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "way_out"),
+    [
+        (dict(bank="compressed", alpha_scope="leaf"), "choose scope='global', or bank='full'"),
+        (dict(bank="clustered", relatedness="uniform"), "choose relatedness='cosine', or bank="),
+    ],
+)
+def test_a_bank_that_cannot_serve_a_relatedness_is_refused(changes, way_out):
+    with pytest.raises(UserError, match=way_out):
+        preset("rotated-digits", "tag-rmsprop").changed(changes)
+
+
+def test_a_bank_by_name():
+    def bank(**changes):
+        optimizer = preset("rotated-digits", "tag-rmsprop").changed(changes).optimizer
+        params = jax.ShapeDtypeStruct((100, 100), "float32")
+        return jax.eval_shape(optimizers.make(optimizer.value, 10).init, params)[0].bank
+
+    assert bank()["nu"].shape == (10, 100, 100)
+    assert bank(bank="compressed")["nu"].codes.dtype == np.uint8
+    assert bank(bank="clustered", rows=3).rows["nu"].shape == (3, 100, 100)
 
 
 def test_a_record_of_an_unknown_field_is_refused_and_of_an_outside_part_is_not():

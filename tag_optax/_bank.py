@@ -22,6 +22,14 @@ from tag_optax._types import Params, PyTree
 Live = dict[str, PyTree]
 
 
+class Change(NamedTuple):
+    """Of the task that the steps are for."""
+
+    left: jax.Array  # int32 []: the task until now; -1 before the first step.
+    task: jax.Array  # int32 []
+    happens: jax.Array  # bool []
+
+
 class Rows(NamedTuple):
     """What the rows of a bank stand for."""
 
@@ -67,25 +75,18 @@ class Bank(abc.ABC):
         """The empty bank, given a live row of zeros and the parameters or their shapes."""
 
     @abc.abstractmethod
-    def exchange(
-        self,
-        live: Live,
-        past: Params,
-        bank: PyTree,
-        left: jax.Array,
-        task: jax.Array,
-        changed: jax.Array,
-    ) -> Exchanged:
-        """If the task has changed, puts away the row of the one left (-1: none) and takes up the
-        row of ``task``."""
+    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
+        """If the task has changed, puts away the row of the one left and takes up the other's."""
 
-    @abc.abstractmethod
     def rows(self, bank: PyTree, others: jax.Array, learned: jax.Array) -> Rows:
         """The rows, given which other tasks have been visited and which have learned, ``[K]``.
 
-        What is read follows from the visits alone, which all seeds of a `vmap` have in common: else
-        each of them would read every row.
+        One a task, where a bank does not say otherwise. What is read follows from the visits alone,
+        which all seeds of a `vmap` have in common: else each of them would read every row.
         """
+        del bank
+        tasks = jnp.arange(others.shape[0], dtype=jnp.int32)
+        return Rows(others, others & learned, tasks)
 
     @abc.abstractmethod
     def products(
@@ -93,9 +94,9 @@ class Bank(abc.ABC):
     ) -> jax.Array:
         """Inner products of the rows' directions with the live one, ``[G, R]``."""
 
-    @abc.abstractmethod
     def lengths(self, bank: PyTree) -> jax.Array:
         """The lengths of the rows' directions, ``[G, R]``."""
+        return bank["length"].T
 
     def by_task(self, bank: PyTree, weights: jax.Array) -> jax.Array:
         """The weights of the tasks, ``[G, K]`` or ``[G, 1]`` for all, from those of the rows."""

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tag_optax import _checks, _rows
-from tag_optax._bank import Bank, Exchanged, Live, Rows, direction
+from tag_optax._bank import Bank, Change, Exchanged, Live, Rows, direction
 from tag_optax._compressed import compressed
 from tag_optax._relatedness import NAMED as RELATEDNESS
 from tag_optax._relatedness import Relatedness
@@ -35,15 +35,7 @@ class _Full(Bank):
         del params
         return _rows.stack(live, capacity)
 
-    def exchange(
-        self,
-        live: Live,
-        past: Params,
-        bank: PyTree,
-        left: jax.Array,
-        task: jax.Array,
-        changed: jax.Array,
-    ) -> Exchanged:
+    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
         spread = self.split or _rows.is_spread(bank)
 
         # A loop of no or one round, because XLA keeps a loop's carry in place, where the branches
@@ -51,18 +43,15 @@ class _Full(Bank):
         # one body, a bank that is spread is copied.
         bank = lax.fori_loop(
             0,
-            changed.astype(jnp.int32),
+            change.happens.astype(jnp.int32),
             # A fresh state puts zeros on zeros.
-            lambda _, bank: _rows.set_row(bank, jnp.maximum(left, 0), live, spread),
+            lambda _, bank: _rows.set_row(bank, jnp.maximum(change.left, 0), live, spread),
             bank,
         )
-        live = lax.cond(changed, lambda: _rows.get_row(bank, task, spread), lambda: live)
+        live = lax.cond(
+            change.happens, lambda: _rows.get_row(bank, change.task, spread), lambda: live
+        )
         return Exchanged(live, past, bank, afresh=jnp.zeros((), bool))
-
-    def rows(self, bank: PyTree, others: jax.Array, learned: jax.Array) -> Rows:
-        del bank
-        tasks = jnp.arange(others.shape[0], dtype=jnp.int32)
-        return Rows(others, others & learned, tasks)
 
     def products(
         self, bank: PyTree, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
@@ -70,9 +59,6 @@ class _Full(Bank):
         return _rows.row_products(
             direction(bank), direction(live), active, scope, dtype, self.splits(bank)
         )
-
-    def lengths(self, bank: PyTree) -> jax.Array:
-        return bank["length"].T
 
     def sum_past(self, bank: PyTree, weights: jax.Array, past: Params, active: jax.Array) -> Params:
         return _rows.weighted_rows(weights, bank["nu"], past, active, self.splits(bank))
@@ -93,18 +79,8 @@ class _RunningSum(Bank):
         del live, capacity, params
         return ()  # The sum is the state's field `past`.
 
-    def exchange(
-        self,
-        live: Live,
-        past: Params,
-        bank: PyTree,
-        left: jax.Array,
-        task: jax.Array,
-        changed: jax.Array,
-    ) -> Exchanged:
-        del left, task
-
-        def change(_: jax.Array, both: tuple[Live, Params]) -> tuple[Live, Params]:
+    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
+        def add(_: jax.Array, both: tuple[Live, Params]) -> tuple[Live, Params]:
             live, past = both
             # At most the largest number there is: the sum of two V of that size is infinite.
             past = jax.tree.map(
@@ -114,8 +90,8 @@ class _RunningSum(Bank):
             )
             return jax.tree.map(jnp.zeros_like, live), past
 
-        live, past = lax.fori_loop(0, changed.astype(jnp.int32), change, (live, past))
-        return Exchanged(live, past, bank, afresh=changed)
+        live, past = lax.fori_loop(0, change.happens.astype(jnp.int32), add, (live, past))
+        return Exchanged(live, past, bank, afresh=change.happens)
 
     def rows(self, bank: PyTree, others: jax.Array, learned: jax.Array) -> Rows:
         del bank
@@ -129,9 +105,6 @@ class _RunningSum(Bank):
         self, bank: PyTree, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
     ) -> jax.Array:
         raise NotImplementedError  # `check` lets no relatedness through that compares.
-
-    def lengths(self, bank: PyTree) -> jax.Array:
-        raise NotImplementedError
 
     def sum_past(self, bank: PyTree, weights: jax.Array, past: Params, active: jax.Array) -> Params:
         del bank, weights, active

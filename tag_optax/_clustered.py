@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tag_optax import _checks, _rows
-from tag_optax._bank import Bank, Exchanged, Live, Rows, direction
+from tag_optax._bank import Bank, Change, Exchanged, Live, Rows, direction
 from tag_optax._relatedness import Relatedness, cosine_of
 from tag_optax._types import Params, PyTree
 
@@ -55,15 +55,8 @@ class _Clustered(Bank):
             sizes=jnp.zeros((self.count,), jnp.int32),
         )
 
-    def exchange(
-        self,
-        live: Live,
-        past: Params,
-        bank: Clusters,
-        left: jax.Array,
-        task: jax.Array,
-        changed: jax.Array,
-    ) -> Exchanged:
+    def exchange(self, live: Live, past: Params, bank: Clusters, change: Change) -> Exchanged:
+        left, task, changed = change
         bank = lax.fori_loop(
             0,
             (changed & (left >= 0)).astype(jnp.int32),

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from tag_optax import _checks, _rows
-from tag_optax._bank import Bank, Exchanged, Live, Rows, direction
+from tag_optax._bank import Bank, Change, Exchanged, Live, direction
 from tag_optax._relatedness import Relatedness
 from tag_optax._types import Params, PyTree
 
@@ -158,36 +158,23 @@ class _Compressed(Bank):
         empty = jax.tree.map(jnp.zeros_like, _encode(live, self.splits(params)))
         return _rows.stack(empty, capacity)
 
-    def exchange(
-        self,
-        live: Live,
-        past: Params,
-        bank: PyTree,
-        left: jax.Array,
-        task: jax.Array,
-        changed: jax.Array,
-    ) -> Exchanged:
+    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
         spread, split = self.split or _rows.is_spread(bank), self.splits(past)
 
         def put(_: jax.Array, both: tuple[Live, PyTree]) -> tuple[Live, PyTree]:
             live, bank = both
-            bank = _rows.set_row(bank, jnp.maximum(left, 0), _encode(live, split), spread)
+            bank = _rows.set_row(bank, jnp.maximum(change.left, 0), _encode(live, split), spread)
             # Were the live row the same after it, XLA would encode ahead of the loop: every step.
             return jax.tree.map(jnp.zeros_like, live), bank
 
         def take() -> Live:
-            kept = _decode(_rows.get_row(bank, task, spread))
+            kept = _decode(_rows.get_row(bank, change.task, spread))
             afresh = {"mu": jax.tree.map(jnp.zeros_like, live["mu"])} if "mu" in live else {}
             return _rows.narrowed(kept | afresh, live)
 
-        live, bank = lax.fori_loop(0, changed.astype(jnp.int32), put, (live, bank))
-        live = lax.cond(changed, take, lambda: live)
+        live, bank = lax.fori_loop(0, change.happens.astype(jnp.int32), put, (live, bank))
+        live = lax.cond(change.happens, take, lambda: live)
         return Exchanged(live, past, bank, afresh=jnp.zeros((), bool))
-
-    def rows(self, bank: PyTree, others: jax.Array, learned: jax.Array) -> Rows:
-        del bank
-        tasks = jnp.arange(others.shape[0], dtype=jnp.int32)
-        return Rows(others, others & learned, tasks)
 
     def products(
         self, bank: PyTree, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
@@ -198,9 +185,6 @@ class _Compressed(Bank):
         sums = direction(live).sums
         products = _rows.row_products(kept.codes, sums, active, scope, dtype, split)
         return products * (kept.peak / 127)[None]
-
-    def lengths(self, bank: PyTree) -> jax.Array:
-        return bank["length"].T
 
     def sum_past(self, bank: PyTree, weights: jax.Array, past: Params, active: jax.Array) -> Params:
         split = self.splits(bank)

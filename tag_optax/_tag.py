@@ -102,9 +102,8 @@ def scale_by_rule(
         here = jnp.arange(state.steps.shape[0], dtype=jnp.int32) == task
         valid = (task >= 0) & (task < state.steps.shape[0])
         changed = valid & (task != state.live_task)
-        old, past, bank, afresh = kind.exchange(
-            state.live, state.past, state.bank, state.live_task, task, changed
-        )
+        change = _bank.Change(state.live_task, task, changed)
+        old, past, bank, afresh = kind.exchange(state.live, state.past, state.bank, change)
         steps = known(jnp.where(here & afresh, 0, state.steps), bank)
 
         moments = [old[name] for name in ("nu", "mu") if name in old]

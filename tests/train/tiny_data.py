@@ -1,11 +1,11 @@
 """Small stand-ins for the data sets, written by TFDS as it writes the real ones."""
 
+import dataclasses
 import pathlib
 
 import numpy as np
 import tensorflow_datasets as tfds
 
-from train import settings
 from train.streams import STREAMS
 from train.streams.data_sets import DATA_SETS
 from train.streams.prepared import png
@@ -41,7 +41,7 @@ class Tiny(tfds.core.GeneratorBasedBuilder, skip_registration=True):
 
 def load_stream(name: str, *, data_dirs=None, cache_dir=None, **changes):
     """Opens the built-in stream of this name, with other settings."""
-    return settings.replaced(STREAMS[name], changes).open(data_dirs, cache_dir)
+    return dataclasses.replace(STREAMS[name], **changes).open(data_dirs, cache_dir)
 
 
 def image_of(label: int, key: int, shape: tuple[int, int, int]) -> np.ndarray:

@@ -104,6 +104,28 @@ def table(page, first_cell):
     return [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines]
 
 
+def test_the_protected_optimizers_are_as_measured():
+    found = json.loads((ROOT / "benchmarks/results/protection.json").read_text())["rows"]
+    measured = {(row["optimizer"], row["stream"], row["side"]): row for row in found}
+    streams = [
+        (stream, side) for stream in ("rotated", "permuted") for side in ("alone", "protected")
+    ]
+    rows = table(README, "accuracy % / forgetting")
+    assert len(rows) * len(streams) == len(measured)
+    lower = 0
+    for name, *cells in rows:
+        for cell, (stream, side) in zip(cells, streams, strict=True):
+            row = measured[name, f"{stream} digits", side]
+            assert cell == f"{100 * row['accuracy'][0]:.1f} / {row['forgetting'][0]:.2f}"
+        for stream in ("rotated digits", "permuted digits"):
+            protected, alone = (measured[name, stream, side] for side in ("protected", "alone"))
+            assert protected["accuracy"][0] > alone["accuracy"][0]
+            lower += protected["forgetting"][0] < alone["forgetting"][0]
+    words = {8: "eight", 9: "nine", 10: "ten"}
+    text = " ".join(README.read_text().split())
+    assert f"forgetting falls in {words[lower]} of the fourteen" in text
+
+
 def test_the_devices_page_runs():
     (block,) = re.findall(r"```python\n(.*?)```", DEVICES.read_text(), flags=re.DOTALL)
     names: dict = {}

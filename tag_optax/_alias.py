@@ -30,6 +30,7 @@ def scale_by_tag_rms(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
+    anchor: Numeric = 0.0,
 ) -> Transformation:
     """Rescales gradients by TAG-RMSProp; see :func:`tag_optax.tag_rmsprop` for the arguments.
 
@@ -47,7 +48,7 @@ def scale_by_tag_rms(
         1 -12.18
     """
     rule = Rule(lambda v, g: moving_average(b2, v, g**2))
-    return scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank)
+    return scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank, anchor)
 
 
 @names_successors
@@ -60,6 +61,7 @@ def scale_by_tag_adagrad(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
+    anchor: Numeric = 0.0,
 ) -> Transformation:
     """Rescales gradients by TAG-Adagrad; see :func:`tag_optax.tag_adagrad` for the arguments.
 
@@ -78,7 +80,7 @@ def scale_by_tag_adagrad(
     """
     # At most the largest number there is: a sum may grow beyond.
     rule = Rule(lambda v, g: jnp.minimum(v + g**2, jnp.finfo(v.dtype).max))
-    return scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank)
+    return scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank, anchor)
 
 
 @names_successors
@@ -92,6 +94,7 @@ def scale_by_tag_adam(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
+    anchor: Numeric = 0.0,
 ) -> Transformation:
     """Rescales gradients by TAG-Adam; see :func:`tag_optax.tag_adam` for the arguments.
 
@@ -109,7 +112,7 @@ def scale_by_tag_adam(
         1 -1.22
     """
     rule = Rule(lambda v, g: moving_average(b2, v, g**2), bias_corrected=(b1, b2))
-    return scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank)
+    return scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank, anchor)
 
 
 @names_successors
@@ -124,6 +127,7 @@ def tag_rmsprop(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
+    anchor: Numeric = 0.0,
     weight_decay: Rate = 0.0,
     mask: Mask = None,
 ) -> Transformation:
@@ -140,6 +144,15 @@ def tag_rmsprop(
 
     and :math:`W = V_t` while no other task was seen. A finished task's moments never change; a task
     that comes back takes up its own moments and step count.
+
+    With ``anchor`` :math:`= \lambda`, what the past contributes to W, :math:`P`, is also what holds
+    the parameters to those with which the last task ended, :math:`\theta^*`:
+
+    .. math::
+        P = \sum_s \alpha(t, s) V_s, \qquad
+        \theta \leftarrow \theta - \eta \, (g + \lambda P (\theta - \theta^*)) / \sqrt{W + \epsilon}
+
+    It is EWC's penalty with the optimizer's second moments as Fisher information, in TAG's metric.
 
     Args:
         b: How strongly relatedness changes the step; larger forgets less. It moves the effective
@@ -161,6 +174,9 @@ def tag_rmsprop(
             of your own.
         bank: How past tasks are kept: "full" or "running_sum", or a value such as
             :func:`tag_optax.full` makes.
+        anchor: How strongly parameters are pulled back to where the last task ended, in the metric
+            of the past: see below. 0 is no pull; more than 0 keeps one more copy of the parameters.
+            Under ``inject_hyperparams`` name it in ``static_args`` too, if it is to stay 0.
         weight_decay: Decoupled weight decay, multiplied by the learning rate but not by alpha.
         mask: A tree of booleans, or a function from parameters to one: what to decay.
 
@@ -205,6 +221,7 @@ def tag_rmsprop(
         eps_in_sqrt=eps_in_sqrt,
         relatedness=relatedness,
         bank=bank,
+        anchor=anchor,
     )
     return _optimizer(rescale, learning_rate, weight_decay, mask)
 
@@ -220,6 +237,7 @@ def tag_adagrad(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
+    anchor: Numeric = 0.0,
     weight_decay: Rate = 0.0,
     mask: Mask = None,
 ) -> Transformation:
@@ -251,6 +269,7 @@ def tag_adagrad(
         eps_in_sqrt=eps_in_sqrt,
         relatedness=relatedness,
         bank=bank,
+        anchor=anchor,
     )
     return _optimizer(rescale, learning_rate, weight_decay, mask)
 
@@ -267,6 +286,7 @@ def tag_adam(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
+    anchor: Numeric = 0.0,
     weight_decay: Rate = 0.0,
     mask: Mask = None,
 ) -> Transformation:
@@ -305,6 +325,7 @@ def tag_adam(
         eps_in_sqrt=eps_in_sqrt,
         relatedness=relatedness,
         bank=bank,
+        anchor=anchor,
     )
     return _optimizer(rescale, learning_rate, weight_decay, mask)
 

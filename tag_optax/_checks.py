@@ -64,6 +64,17 @@ def _outside() -> int:
     return depth
 
 
+def check_anchor(anchor: Any) -> bool:
+    """Whether there may be a pull: a number in Python that is 0 is known to be none."""
+    if isinstance(anchor, int | float) and anchor == 0:
+        return False
+    if not is_traced(anchor):
+        value = np.asarray(anchor)
+        if not np.all(np.isfinite(value) & (value >= 0)):
+            raise ValueError(f"anchor={anchor} must not be negative, nor infinite, nor NaN.")
+    return True
+
+
 def check_dtype(name: str, value: Any) -> None:
     """A storage dtype, or None."""
     try:

@@ -30,6 +30,7 @@ class ScaleByTagState(NamedTuple):
     alpha: jax.Array  # [K], or [leaves, K] for scope leaf: weights of the last step.
     live: Live  # "nu", "mu", "direction", "length" of the present task, as far as they are read.
     past: Params  # sum_s alpha(t, s) V[s] of the last step, like the parameters.
+    anchor: Params  # The parameters when the last task ended; () where nothing is pulled to them.
     bank: Any  # What the bank keeps of the tasks; the full one the live row, stacked: [K, ...].
 
 
@@ -53,9 +54,11 @@ def scale_by_rule(
     eps_in_sqrt: bool,
     relatedness: str | Relatedness,
     bank: str | Bank,
+    anchor: Numeric,
 ) -> optax.GradientTransformationExtraArgs:
     task_capacity = _checks.check_size("task_capacity", task_capacity)
     _checks.check_b(b)
+    pulls = _checks.check_anchor(anchor)
     related, kind = _relatedness.named(relatedness), _banks.named(bank)
     kind.check(related)
     scope = related.scope if related.compares else "global"
@@ -91,12 +94,13 @@ def scale_by_rule(
             alpha=jnp.zeros((groups, task_capacity)[scope == "global" :], dtype),
             live=live,
             past=_rows.zeros_like(params, None),
+            anchor=jax.tree.map(jnp.zeros_like, params) if pulls else (),
             bank=kind.init(live, task_capacity, params),
         )
 
     @jax.jit  # So that an eager call is compiled once, not at every step.
     def step(
-        updates: Updates, state: ScaleByTagState, task: jax.Array
+        updates: Updates, state: ScaleByTagState, params: Params, task: jax.Array
     ) -> tuple[Updates, ScaleByTagState]:
         dtype = state.alpha.dtype
         here = jnp.arange(state.steps.shape[0], dtype=jnp.int32) == task
@@ -105,6 +109,13 @@ def scale_by_rule(
         change = _bank.Change(state.live_task, task, changed)
         old, past, bank, afresh = kind.exchange(state.live, state.past, state.bank, change)
         steps = known(jnp.where(here & afresh, 0, state.steps), bank)
+        # A loop of no or one round, which copies nothing while the task stays the same.
+        anchored = lax.fori_loop(
+            0,
+            changed.astype(jnp.int32),
+            lambda _, kept: jax.tree.map(lambda x, p: jnp.asarray(p, x.dtype), kept, params),
+            state.anchor,
+        )
 
         moments = [old[name] for name in ("nu", "mu") if name in old]
         g = jax.tree.map(
@@ -163,12 +174,21 @@ def scale_by_rule(
         along = g if rule.bias_corrected is None else live["mu"]
         if rule.is_factor:
             along = jax.tree.map(lambda v: _root(v, eps, eps_in_sqrt), live["nu"])
-        scaled = jax.tree.map(
-            lambda u, x, v: _scaled(x, v, n, rule, eps, eps_in_sqrt).astype(u.dtype),
-            updates,
-            along,
-            w,
-        )
+
+        def rescale(
+            u: jax.Array, x: jax.Array, v: jax.Array, p: jax.Array, *place: jax.Array
+        ) -> jax.Array:
+            x, root = _corrected(x, v, n, rule, eps, eps_in_sqrt)
+            scaled = _over(x, root)
+            if pulls:
+                now, then = (each.astype(v.dtype) for each in place)
+                # P / root first, which is finite: P times a distance need not be.
+                pull = _over(p.astype(v.dtype), root) * (now - then)
+                scaled += jnp.asarray(anchor, v.dtype) * pull
+            return scaled.astype(u.dtype)
+
+        places = (params, anchored) if pulls else ()
+        scaled = jax.tree.map(rescale, updates, along, w, past, *places)
         return scaled, ScaleByTagState(
             live_task=jnp.where(changed, task, state.live_task),
             visited=state.visited | here,
@@ -176,6 +196,7 @@ def scale_by_rule(
             alpha=jnp.where(good, alpha.reshape(state.alpha.shape), state.alpha),
             live=stored,
             past=past,
+            anchor=anchored,
             bank=bank,
         )
 
@@ -203,28 +224,33 @@ def scale_by_rule(
         task_id: jax.typing.ArrayLike,
         **extra_args: Any,
     ) -> tuple[Updates, ScaleByTagState]:
-        del params, extra_args
+        del extra_args
+        if pulls and params is None:
+            raise ValueError("anchor= needs the parameters: tx.update(grads, state, params, ...).")
         task = _checks.check_task_id(task_id, state.steps.shape[0])
         # As in optax, a leaf may come without a gradient. It counts as zero, and gets no update.
         g = jax.tree.map(lambda p, u: jnp.zeros_like(p) if u is None else u, state.past, updates)
-        scaled, state = step(g, state, task)
+        scaled, state = step(g, state, params if pulls else (), task)
         return jax.tree.map(lambda x, u: None if u is None else x, scaled, updates), state
 
     return transformation(init, update)
 
 
-def _scaled(
+def _corrected(
     direction: jax.Array, w: jax.Array, n: jax.Array, rule: Rule, eps: Numeric, eps_in_sqrt: bool
-) -> jax.Array:
-    """``direction / sqrt(W + eps)`` or ``direction / (sqrt(W) + eps)``, bias-corrected in Adam."""
+) -> tuple[jax.Array, jax.Array]:
+    """A direction and ``sqrt(W + eps)`` or ``sqrt(W) + eps``, both bias-corrected in Adam."""
     correction: Any = 1
     if rule.bias_corrected is not None:
         b1, b2 = rule.bias_corrected
         direction = direction / _bias(b1, n, w.dtype)
         correction = jnp.sqrt(_bias(b2, n, w.dtype))
-    root = _root(w, eps, eps_in_sqrt, correction)
+    return direction, _root(w, eps, eps_in_sqrt, correction)
+
+
+def _over(x: jax.Array, root: jax.Array) -> jax.Array:
     # With eps = 0 a parameter that never had a gradient would be 0 / 0.
-    return jnp.where(root == 0, jnp.zeros_like(direction), direction / root)
+    return jnp.where(root == 0, jnp.zeros_like(x), x / root)
 
 
 def _root(v: jax.Array, eps: Numeric, eps_in_sqrt: bool, correction: Any = 1) -> jax.Array:

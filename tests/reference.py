@@ -28,10 +28,16 @@ class NumpyTag:
     scope: str = "global"
     relatedness: str = "cosine"
     count: int = 1
+    anchor: float = 0.0
+    last: int | None = None  # The task of the last step, and
+    start: Vectors = dataclasses.field(default_factory=dict)  # the parameters when it began.
     tasks: dict[int, Task] = dataclasses.field(default_factory=dict)
     alpha: dict[int, Any] = dataclasses.field(default_factory=dict)
 
-    def update(self, g: Vectors, t: int) -> Vectors:
+    def update(self, g: Vectors, t: int, params: Vectors | None = None) -> Vectors:
+        if params is not None and t != self.last:
+            self.start = {name: np.array(x, np.float64) for name, x in params.items()}
+        self.last = t
         g = {name: np.asarray(x, np.float64) for name, x in g.items()}
         zeros = {name: np.zeros_like(x) for name, x in g.items()}
         task = self.tasks.setdefault(t, Task(m=zeros, v=zeros))
@@ -43,9 +49,9 @@ class NumpyTag:
             task.v = {k: task.v[k] + g[k] ** 2 for k in g}
         else:
             task.v = {k: self.b2 * task.v[k] + (1 - self.b2) * g[k] ** 2 for k in g}
-        return {k: self._step(k, t, g) for k in g}
+        return {k: self._step(k, t, g, params) for k in g}
 
-    def _step(self, name: str, t: int, g: Vectors) -> np.ndarray:
+    def _step(self, name: str, t: int, g: Vectors, params: Vectors | None) -> np.ndarray:
         task = self.tasks[t]
         others = [s for s in self.tasks if s != t]
         names = [name] if self.scope == "leaf" else list(g)
@@ -55,14 +61,18 @@ class NumpyTag:
         else:
             self.alpha = {t: 1.0}
         w = sum(a * self.tasks[s].v[name] for s, a in self.alpha.items())
+        pull = 0.0
+        if self.anchor and params is not None:
+            p = w - self.alpha[t] * task.v[name]
+            pull = self.anchor * p * (np.asarray(params[name], np.float64) - self.start[name])
         if self.optimizer != "adam":
             root = np.sqrt(w + self.eps) if self.eps_in_sqrt else np.sqrt(w) + self.eps
-            return g[name] / root
+            return (g[name] + pull) / root
         m_hat = task.m[name] / (1 - self.b1**task.steps)
         correction = math.sqrt(1 - self.b2**task.steps)
         if self.eps_in_sqrt:
-            return correction * m_hat / np.sqrt(w + self.eps)
-        return m_hat / (np.sqrt(w) / correction + self.eps)
+            return correction * (m_hat + pull) / np.sqrt(w + self.eps)
+        return (m_hat + pull) / (np.sqrt(w) / correction + self.eps)
 
     def _alpha(self, t: int, s: int, names: list[str]) -> float:
         if self.relatedness in ("uniform", "own"):

@@ -52,6 +52,7 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "weight_decay": (lambda x: x >= 0, "must not be negative"),
     "eps": (lambda x: x > 0, "must be above 0"),
     "b": (lambda x: x >= 0, "must not be negative"),
+    "anchor": (lambda x: x >= 0, "must not be negative"),
     "b1": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
     "b2": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
     "momentum": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
@@ -170,6 +171,8 @@ class TagAdagrad(Optimizer):
     rows as --rows, which the most related tasks share."""
     rows: int = 16
     """clustered: how many rows."""
+    anchor: float = 0.0
+    """How strongly parameters are pulled back to where the last task ended; 0: not at all."""
     mu_dtype: Storage = "float32"
     """What the tasks' first moments are kept in."""
     nu_dtype: Storage = "float32"
@@ -214,6 +217,7 @@ class TagAdagrad(Optimizer):
             eps_in_sqrt=self.eps_in_sqrt,
             relatedness=self.related(),
             bank=self.kept(splits_bank),
+            anchor=self.anchor,
             weight_decay=self.weight_decay,
             **self.decays(),
         )

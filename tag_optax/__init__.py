@@ -22,7 +22,7 @@ from tag_optax._companions import (
 )
 from tag_optax._compressed import compressed
 from tag_optax._detect import DetectTasksState, detect_tasks
-from tag_optax._inspect import grow, state_bytes, task_weights, vmap_axes
+from tag_optax._inspect import grow, rearrange, state_bytes, task_weights, vmap_axes
 from tag_optax._protect import ProtectState, protect
 from tag_optax._relatedness import Relatedness, age, cosine, first_gradients, own, uniform
 from tag_optax._schedules import ScaleByTaskScheduleState, scale_by_task_schedule
@@ -56,6 +56,7 @@ __all__ = [
     "project_agem",
     "project_orthogonal",
     "protect",
+    "rearrange",
     "running_sum",
     "scale_by_tag_adagrad",
     "scale_by_tag_adam",

@@ -30,7 +30,7 @@ def scale_by_tag_rms(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
-    anchor: Numeric = 0.0,
+    anchor: Numeric | None = None,
 ) -> Transformation:
     """Rescales gradients by TAG-RMSProp; see :func:`tag_optax.tag_rmsprop` for the arguments.
 
@@ -61,7 +61,7 @@ def scale_by_tag_adagrad(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
-    anchor: Numeric = 0.0,
+    anchor: Numeric | None = None,
 ) -> Transformation:
     """Rescales gradients by TAG-Adagrad; see :func:`tag_optax.tag_adagrad` for the arguments.
 
@@ -94,7 +94,7 @@ def scale_by_tag_adam(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
-    anchor: Numeric = 0.0,
+    anchor: Numeric | None = None,
 ) -> Transformation:
     """Rescales gradients by TAG-Adam; see :func:`tag_optax.tag_adam` for the arguments.
 
@@ -127,7 +127,7 @@ def tag_rmsprop(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
-    anchor: Numeric = 0.0,
+    anchor: Numeric | None = None,
     weight_decay: Rate = 0.0,
     mask: Mask = None,
 ) -> Transformation:
@@ -175,8 +175,8 @@ def tag_rmsprop(
         bank: How past tasks are kept: "full" or "running_sum", or a value such as
             :func:`tag_optax.full` makes.
         anchor: How strongly parameters are pulled back to where the last task ended, in the metric
-            of the past: see below. 0 is no pull; more than 0 keeps one more copy of the parameters.
-            Under ``inject_hyperparams`` name it in ``static_args`` too, if it is to stay 0.
+            of the past: see above. None, or 0, is no pull; more keeps one more copy of the
+            parameters.
         weight_decay: Decoupled weight decay, multiplied by the learning rate but not by alpha.
         mask: A tree of booleans, or a function from parameters to one: what to decay.
 
@@ -237,7 +237,7 @@ def tag_adagrad(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
-    anchor: Numeric = 0.0,
+    anchor: Numeric | None = None,
     weight_decay: Rate = 0.0,
     mask: Mask = None,
 ) -> Transformation:
@@ -286,7 +286,7 @@ def tag_adam(
     eps_in_sqrt: bool = True,
     relatedness: str | Relatedness = "cosine",
     bank: str | Bank = "full",
-    anchor: Numeric = 0.0,
+    anchor: Numeric | None = None,
     weight_decay: Rate = 0.0,
     mask: Mask = None,
 ) -> Transformation:

@@ -12,7 +12,9 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
+from tag_optax import _rows
 from tag_optax._relatedness import Relatedness
 from tag_optax._types import Params, PyTree
 
@@ -71,8 +73,16 @@ class Bank(abc.ABC):
         return gradient
 
     @abc.abstractmethod
-    def init(self, live: Live, capacity: int, params: Params) -> PyTree:
-        """The empty bank, given a live row of zeros and the parameters or their shapes."""
+    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
+        """The empty bank, given a live row of zeros.
+
+        ``whole``: no leaf is split over devices, nor compared by itself.
+        """
+
+    def zero_past(self, bank: PyTree, params: Params) -> PyTree:
+        """The sum of no task's second moments, laid out as `sum_past` gives it."""
+        del bank
+        return _rows.zeros_like(params, None)
 
     @abc.abstractmethod
     def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
@@ -106,6 +116,43 @@ class Bank(abc.ABC):
     @abc.abstractmethod
     def sum_past(self, bank: PyTree, weights: jax.Array, past: Params, active: jax.Array) -> Params:
         """``sum_s alpha(t, s) V[s]``, written over ``past``; the weights come as ``[G, R]``."""
+
+
+class RowPerTask(Bank):
+    """A bank that keeps a row for every task, in whatever form."""
+
+    split: bool
+
+    def splits(self, bank: PyTree) -> bool:
+        return self.split or _rows.is_split(bank)
+
+    @abc.abstractmethod
+    def encode(self, live: Live, like: PyTree) -> PyTree:
+        """The row that is kept of a live one, in a bank like this."""
+
+    @abc.abstractmethod
+    def decode(self, row: PyTree, live: Live) -> Live:
+        """The live row of what was kept, laid out as a live one is."""
+
+    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
+        spread = self.split or _rows.is_spread(bank)
+
+        def put(i: jax.Array, bank: PyTree) -> PyTree:
+            # The barrier keeps XLA from encoding ahead of the loop, which would be at every step.
+            row = self.encode(lax.optimization_barrier((live, i))[0], bank)
+            # A fresh state puts zeros on zeros.
+            return _rows.set_row(bank, jnp.maximum(change.left, 0), row, spread)
+
+        # A loop of no or one round, because XLA keeps a loop's carry in place, where the branches
+        # of a condition copy what they pass on. The new row is read after it: read and written in
+        # one body, a bank that is spread is copied.
+        bank = lax.fori_loop(0, change.happens.astype(jnp.int32), put, bank)
+        live = lax.cond(
+            change.happens,
+            lambda: self.decode(_rows.get_row(bank, change.task, spread), live),
+            lambda: live,
+        )
+        return Exchanged(live, past, bank, afresh=jnp.zeros((), bool))
 
 
 def direction(live: Live) -> PyTree:

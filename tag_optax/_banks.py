@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from tag_optax import _checks, _rows
-from tag_optax._bank import Bank, Change, Exchanged, Live, Rows, direction
+from tag_optax._bank import Bank, Change, Exchanged, Live, RowPerTask, Rows, direction
 from tag_optax._compressed import compressed
 from tag_optax._relatedness import NAMED as RELATEDNESS
 from tag_optax._relatedness import Relatedness
@@ -16,7 +16,7 @@ from tag_optax._types import Params, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
-class _Full(Bank):
+class _Full(RowPerTask):
     mu_dtype: Any = None
     nu_dtype: Any = None
     split: bool = False
@@ -28,37 +28,26 @@ class _Full(Bank):
     def storage(self, moment: str) -> jax.typing.DTypeLike | None:
         return self.nu_dtype if moment == "nu" else self.mu_dtype
 
-    def splits(self, bank: PyTree) -> bool:
-        return self.split or _rows.is_split(bank)
+    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
+        row = {name: _rows.join(moment) for name, moment in live.items()} if whole else live
+        return _rows.stack(row, capacity)
 
-    def init(self, live: Live, capacity: int, params: Params) -> PyTree:
-        del params
-        return _rows.stack(live, capacity)
+    def zero_past(self, bank: PyTree, params: Params) -> PyTree:
+        return _rows.laid_as(super().zero_past(bank, params), bank["nu"])
 
-    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
-        spread = self.split or _rows.is_spread(bank)
+    def encode(self, live: Live, like: PyTree) -> PyTree:
+        return _rows.row_as(live, like)
 
-        # A loop of no or one round, because XLA keeps a loop's carry in place, where the branches
-        # of a condition copy what they pass on. The new row is read after it: read and written in
-        # one body, a bank that is spread is copied.
-        bank = lax.fori_loop(
-            0,
-            change.happens.astype(jnp.int32),
-            # A fresh state puts zeros on zeros.
-            lambda _, bank: _rows.set_row(bank, jnp.maximum(change.left, 0), live, spread),
-            bank,
-        )
-        live = lax.cond(
-            change.happens, lambda: _rows.get_row(bank, change.task, spread), lambda: live
-        )
-        return Exchanged(live, past, bank, afresh=jnp.zeros((), bool))
+    def decode(self, row: PyTree, live: Live) -> Live:
+        # Leaves of different dtypes are joined in the widest.
+        return _rows.narrowed(_rows.row_as(row, live), live)
 
     def products(
         self, bank: PyTree, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
     ) -> jax.Array:
-        return _rows.row_products(
-            direction(bank), direction(live), active, scope, dtype, self.splits(bank)
-        )
+        rows = direction(bank)
+        present = _rows.laid_as(direction(live), rows)
+        return _rows.row_products(rows, present, active, scope, dtype, self.splits(bank))
 
     def sum_past(self, bank: PyTree, weights: jax.Array, past: Params, active: jax.Array) -> Params:
         return _rows.weighted_rows(weights, bank["nu"], past, active, self.splits(bank))
@@ -75,8 +64,8 @@ class _RunningSum(Bank):
                 f"{' or '.join(map(repr, fitting))}, or bank='full'."
             )
 
-    def init(self, live: Live, capacity: int, params: Params) -> PyTree:
-        del live, capacity, params
+    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
+        del live, capacity, whole
         return ()  # The sum is the state's field `past`.
 
     def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:

@@ -66,7 +66,7 @@ def _outside() -> int:
 
 def check_anchor(anchor: Any) -> bool:
     """Whether there may be a pull: a number in Python that is 0 is known to be none."""
-    if isinstance(anchor, int | float) and anchor == 0:
+    if anchor is None or (isinstance(anchor, int | float) and anchor == 0):
         return False
     if not is_traced(anchor):
         value = np.asarray(anchor)

@@ -12,7 +12,7 @@ import numpy as np
 from jax import lax
 
 from tag_optax import _checks, _rows
-from tag_optax._bank import Bank, Change, Exchanged, Live, direction
+from tag_optax._bank import Bank, Live, RowPerTask, direction
 from tag_optax._relatedness import Relatedness
 from tag_optax._types import Params, PyTree
 
@@ -81,15 +81,26 @@ def sketch(tree: PyTree, size: int) -> Sketch:
     The signs are a hash of the number's place, so nothing is stored. ``size`` is a prime, so that
     the columns of a matrix, of whatever width, fall on all sums alike.
     """
-    total, start = jnp.zeros((size,), _rows.weights_dtype(tree)), 0
-    for x in jax.tree.leaves(tree):
-        rows = -(-x.size // size)
-        x = _rows.everywhere(x)
-        filled = jnp.pad(x.reshape(-1), (0, rows * size - x.size)).reshape(rows, size)
-        place = lax.iota(jnp.uint32, rows * size).reshape(rows, size) + np.uint32(start % 2**32)
-        signed = jnp.where(_hash(place) >> 31 == 1, -filled, filled)
-        total += jnp.sum(signed, axis=0).astype(total.dtype)
-        start += rows * size
+    total = jnp.zeros((size,), _rows.weights_dtype(tree))
+
+    def add(total: jax.Array, x: jax.Array, start: int) -> jax.Array:
+        before = start % size
+        rows = -(-(before + x.size) // size)
+        padding = (before, rows * size - before - x.size)
+        filled = jnp.pad(_rows.everywhere(x).reshape(-1), padding).reshape(rows, size)
+        place = lax.iota(jnp.uint32, rows * size).reshape(rows, size)
+        signs = _hash(place + np.uint32((start - before) % 2**32)) >> 31
+        signed = jnp.where(signs == 1, -filled, filled)
+        return total + jnp.sum(signed, axis=0).astype(total.dtype)
+
+    # The same of a tree whose small leaves are joined and of one where they are not.
+    small, large = _rows.by_size(tree)
+    start = 0
+    for x in small:
+        total, start = add(total, x, start), start + x.size
+    for x in large:
+        start = -(-start // size) * size
+        total, start = add(total, x, start), start + x.size
     # It can be longer than its vector, and its square, and products of two, must be finite.
     bound = jnp.asarray(np.sqrt(float(jnp.finfo(total.dtype).max) / (2 * size)), total.dtype)
     return Sketch(jnp.clip(total, -bound, bound))
@@ -134,7 +145,7 @@ def _decode(row: PyTree) -> PyTree:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Compressed(Bank):
+class _Compressed(RowPerTask):
     sketch_size: int
     split: bool
 
@@ -147,34 +158,21 @@ class _Compressed(Bank):
                 "each leaf by itself: choose scope='global', or bank='full'."
             )
 
-    def splits(self, bank: PyTree) -> bool:
-        return self.split or _rows.is_split(bank)
-
     def view(self, gradient: PyTree) -> PyTree:
         size = sum(x.size for x in jax.tree.leaves(gradient))
         return sketch(gradient, self.sketch_size) if size > self.sketch_size else gradient
 
-    def init(self, live: Live, capacity: int, params: Params) -> PyTree:
-        empty = jax.tree.map(jnp.zeros_like, _encode(live, self.splits(params)))
+    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
+        empty = jax.tree.map(jnp.zeros_like, _encode(live, split=not whole))
         return _rows.stack(empty, capacity)
 
-    def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
-        spread, split = self.split or _rows.is_spread(bank), self.splits(past)
+    def encode(self, live: Live, like: PyTree) -> PyTree:
+        del like
+        return _encode(live, self.splits(live["nu"]))
 
-        def put(_: jax.Array, both: tuple[Live, PyTree]) -> tuple[Live, PyTree]:
-            live, bank = both
-            bank = _rows.set_row(bank, jnp.maximum(change.left, 0), _encode(live, split), spread)
-            # Were the live row the same after it, XLA would encode ahead of the loop: every step.
-            return jax.tree.map(jnp.zeros_like, live), bank
-
-        def take() -> Live:
-            kept = _decode(_rows.get_row(bank, change.task, spread))
-            afresh = {"mu": jax.tree.map(jnp.zeros_like, live["mu"])} if "mu" in live else {}
-            return _rows.narrowed(kept | afresh, live)
-
-        live, bank = lax.fori_loop(0, change.happens.astype(jnp.int32), put, (live, bank))
-        live = lax.cond(change.happens, take, lambda: live)
-        return Exchanged(live, past, bank, afresh=jnp.zeros((), bool))
+    def decode(self, row: PyTree, live: Live) -> Live:
+        afresh = {"mu": jax.tree.map(jnp.zeros_like, live["mu"])} if "mu" in live else {}
+        return _rows.narrowed(_decode(row) | afresh, live)
 
     def products(
         self, bank: PyTree, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype

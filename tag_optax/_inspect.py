@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from tag_optax import _checks, _search
+from tag_optax import _checks, _rows, _search
 from tag_optax._clustered import Clusters
 from tag_optax._companions import ProjectOrthogonalState
 from tag_optax._detect import DetectTasksState
@@ -133,6 +133,55 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
     for kind, larger_state in growing.items():
         opt_state = _search.replace(opt_state, kind, larger_state)
     return opt_state
+
+
+def rearrange(opt_state: OptState, like: OptState | None = None) -> OptState:
+    """The state as it must be for another mesh.
+
+    Where no device holds only a part of a bank, its small leaves are joined in one array; where
+    tasks or parameters are split (``split=True``), every leaf is by itself. Save the state with
+    ``rearrange(state)``, and what is restored fits any of them.
+
+    Args:
+        opt_state: Any state; only TAG states in it change.
+        like: A state, or its shapes, whose leaves are joined as is wanted; by default none is.
+
+    Returns:
+        The same numbers, in the structure of ``like``.
+
+    Examples:
+        >>> import jax, jax.numpy as jnp, tag_optax
+        >>> params = {"w": jnp.ones((3, 2)), "b": jnp.ones(2)}
+        >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=4)
+        >>> state = tx.init(params)
+        >>> saved = tag_optax.rearrange(state)
+        >>> jax.tree.map(jnp.shape, saved[0].bank["nu"])
+        {'b': (4, 2), 'w': (4, 3, 2)}
+        >>> state = tag_optax.rearrange(saved, like=jax.eval_shape(tx.init, params))
+        >>> state[0].bank["nu"].vector.shape
+        (4, 8)
+    """
+
+    def is_joined(node: Any) -> bool:
+        return isinstance(node, _rows.Joined)
+
+    def parted(state: ScaleByTagState) -> ScaleByTagState:
+        def part(node: Any) -> Any:
+            return _rows.laid_as(node, state.live["nu"]) if is_joined(node) else node
+
+        return jax.tree.map(part, state, is_leaf=is_joined)
+
+    def joined(state: ScaleByTagState) -> ScaleByTagState:
+        def join(wanted: Any, node: Any) -> Any:
+            return _rows.join(node, wanted.vector.ndim - 1) if is_joined(wanted) else node
+
+        return jax.tree.map(join, next(wanted), state, is_leaf=is_joined)
+
+    opt_state = _search.replace(opt_state, ScaleByTagState, parted)
+    if like is None:
+        return opt_state
+    wanted = iter(_search.find(like, ScaleByTagState))
+    return _search.replace(opt_state, ScaleByTagState, joined)
 
 
 def state_bytes(tx: optax.GradientTransformation, params: Params) -> int:

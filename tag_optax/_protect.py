@@ -69,7 +69,7 @@ def protect(
         1 -0.10 -0.77
     """
     rule = Rule(lambda v, g: moving_average(b2, v, g**2), is_factor=True)
-    factors = scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank, 0)
+    factors = scale_by_rule(b, task_capacity, rule, b1, eps, eps_in_sqrt, relatedness, bank)
     inner = optax.with_extra_args_support(inner)
 
     def init(params: Params) -> ProtectState:

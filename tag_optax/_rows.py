@@ -1,8 +1,8 @@
 """Stacks of rows, one row a task, and how a step reads them.
 
-A stack is a tree of arrays with a leading task axis. It stays a tree (never one flat matrix) so
-that every leaf keeps its parameter's sharding; only what represents a task in comparisons, which
-nothing else reads, has its small leaves joined in one vector (`join`).
+A stack is a tree of arrays with a leading task axis. Where no device holds only a part of it, its
+small leaves are joined in one vector (`join`): a program of few large operations runs faster than
+one of many small ones, and compiles faster. Else every leaf keeps its parameter's sharding.
 
 A step reads stacks twice: inner products of every row with one row (the relatedness), and a
 weighted sum of the rows (the second moments). Both follow the tasks seen and not the capacity.
@@ -12,6 +12,9 @@ parameters, so that they hold parts of every row. Then all rows are read, each d
 holds, and only sums travel: K numbers for the relatedness, and one row where the tasks are spread.
 """
 
+import functools
+import itertools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -28,7 +31,7 @@ from tag_optax._types import PyTree
 _ROW_COST = 4
 # Rows that are added to the sum in one pass over it: the more, the less traffic, and the more to
 # compile, which grows with the number of leaves too.
-_CHUNK = 8
+_CHUNK = 5
 _CHUNKS = 200
 # The most numbers of a leaf that is joined with others: above, joining costs a pass over memory and
 # gains nothing.
@@ -42,15 +45,68 @@ class Joined(NamedTuple):
     large: PyTree  # The other leaves, in the tree's structure, with () for a leaf that was joined.
 
 
-def join(tree: PyTree) -> PyTree:
-    """Joins the small leaves of a tree, if there are several."""
+def join(tree: PyTree, lead: int = 0) -> PyTree:
+    """Joins the small leaves of a tree, if there are several; of a stack with ``lead=1``."""
     leaves, structure = jax.tree.flatten(tree)
-    dtype = weights_dtype(tree)
-    small = [leaf.reshape(-1).astype(dtype) for leaf in leaves if leaf.size <= _JOINED]
+    is_small = [_is_small(leaf.shape[lead:]) for leaf in leaves]
+    small = [leaf for leaf, joins in zip(leaves, is_small, strict=True) if joins]
     if len(small) < 2:
         return tree
-    large = [() if leaf.size <= _JOINED else leaf for leaf in leaves]
-    return Joined(jnp.concatenate(small), jax.tree.unflatten(structure, large))
+    large = [() if joins else leaf for leaf, joins in zip(leaves, is_small, strict=True)]
+    return Joined(_concatenated(small, lead), jax.tree.unflatten(structure, large))
+
+
+def laid_as(tree: PyTree, like: PyTree, lead: int = 0) -> PyTree:
+    """A tree with its small leaves joined as those of ``like`` are, or parted as they are."""
+    if isinstance(tree, Joined) == isinstance(like, Joined):
+        return tree
+    if isinstance(like, Joined):
+        return join(tree, lead)
+    leaves, structure = jax.tree.flatten(like)
+    parts = iter(_parted(tree.vector, tuple(x.shape for x in leaves if _is_small(x.shape))))
+    parted = [
+        next(parts) if _is_small(leaf.shape) else large
+        for leaf, large in zip(leaves, structure.flatten_up_to(tree.large), strict=True)
+    ]
+    return jax.tree.unflatten(structure, parted)
+
+
+def by_size(tree: PyTree) -> tuple[list[jax.Array], list[jax.Array]]:
+    """The small leaves of a row, or what they are joined in, and the large ones."""
+    if isinstance(tree, Joined):
+        return [tree.vector], jax.tree.leaves(tree.large)
+    leaves = jax.tree.leaves(tree)
+    return (
+        [leaf for leaf in leaves if _is_small(leaf.shape)],
+        [leaf for leaf in leaves if not _is_small(leaf.shape)],
+    )
+
+
+def _is_small(shape: tuple[int, ...]) -> bool:
+    return math.prod(shape) <= _JOINED
+
+
+# Compiled as one, for states that are rearranged outside of a jitted function.
+@functools.partial(jax.jit, static_argnums=1)
+def _concatenated(leaves: list[jax.Array], lead: int) -> jax.Array:
+    same = len({leaf.dtype for leaf in leaves}) == 1
+    dtype = leaves[0].dtype if same else accumulator_dtype(*leaves)
+    return jnp.concatenate([x.reshape(*x.shape[:lead], -1).astype(dtype) for x in leaves], -1)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _parted(vector: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.Array]:
+    ends = list(itertools.accumulate(math.prod(shape) for shape in shapes))
+    starts, lead = [0, *ends], vector.shape[:-1]
+    return [
+        lax.slice_in_dim(vector, start, end, axis=-1).reshape(*lead, *shape)
+        for start, end, shape in zip(starts, ends, shapes, strict=False)
+    ]
+
+
+def row_as(row: dict[str, PyTree], like: dict[str, PyTree]) -> dict[str, PyTree]:
+    """`laid_as` of every moment."""
+    return {name: laid_as(moment, like[name]) for name, moment in row.items()}
 
 
 def zeros_like(params: PyTree, dtype: jax.typing.DTypeLike | None) -> PyTree:
@@ -260,12 +316,12 @@ def weighted_rows(
             of_leaf = by_leaf(w[:, place], total)
             rows = get_row(stacked, here[place])
             totals = jax.tree.map(
-                lambda t, a, r: bounded(t + a.astype(t.dtype) * r.astype(t.dtype)),
+                lambda t, a, r: t + a.astype(t.dtype) * r.astype(t.dtype),
                 totals,
                 of_leaf,
                 rows if decode is None else decode(rows),
             )
-        return totals
+        return jax.tree.map(bounded, totals)
 
     return lax.fori_loop(0, (count + size - 1) // size, add, total)
 

@@ -10,7 +10,7 @@ import jax
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tag_optax import _search
+from tag_optax import _rows, _search
 from tag_optax._clustered import Clusters
 from tag_optax._companions import ProjectOrthogonalState
 from tag_optax._schedules import ScaleByTaskScheduleState
@@ -62,10 +62,18 @@ def state_sharding(
         >>> for task in (0, 1):
         ...     updates, state = tx.update(params, state, task_id=task)
     """
+    specs, mesh = _specs(params, params_sharding, mesh)
     state = tx_or_state
     if isinstance(tx_or_state, optax.GradientTransformation):
-        state = jax.eval_shape(tx_or_state.init, params)
-    specs, mesh = _specs(params, params_sharding, mesh)
+        # The types of an explicit mesh, from which a bank sees whether parameters are split.
+        places = [NamedSharding(mesh, spec) for spec, _ in specs.values()]
+        shapes = jax.tree.map(
+            lambda p, place: jax.ShapeDtypeStruct(p.shape, p.dtype, sharding=place),
+            params,
+            jax.tree.unflatten(jax.tree.structure(params), places),
+        )
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            state = jax.eval_shape(tx_or_state.init, shapes)
     if task_axis is not None and task_axis not in mesh.shape:
         raise ValueError(
             f"task_axis={task_axis!r} is no axis of the mesh: choose one of "
@@ -107,6 +115,16 @@ def _tag_sharding(
         raise ValueError(
             "a clustered bank has few rows, which every device needs: leave task_axis out."
         )
+
+    nodes = jax.tree.leaves(state, is_leaf=lambda node: isinstance(node, _rows.Joined))
+    if any(isinstance(node, _rows.Joined) for node in nodes):
+        for path, _ in jax.tree_util.tree_leaves_with_path(state.live["nu"]):
+            spec, _ = _lookup(path, specs) or (PartitionSpec(), None)
+            if any(axis is not None for axis in spec):
+                raise ValueError(
+                    f"the parameter {jax.tree_util.keystr(path)} is split as {spec}, and the bank "
+                    "is not: build it with split=True, as in bank=tag_optax.full(split=True)."
+                )
 
     def sharding(path: _search.Path, leaf: Any) -> NamedSharding:
         stacked = path[0].name == "bank"

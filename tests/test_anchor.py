@@ -90,12 +90,20 @@ def test_none_leaves_everything_as_it_was(optimizer):
     assert state[0].anchor == ()
 
 
-def test_a_pull_of_nothing_that_is_not_known_to_be_none():
-    """A strength that is traced, or an array, keeps the copy, and 0 pulls nowhere."""
+def test_injected_without_one_there_is_none():
     tx = optax.inject_hyperparams(tag_optax.tag_rmsprop, static_args=("task_capacity",))
-    path, _ = walk(tx(2.0, task_capacity=5, learning_rate=RATE), ORDER)
+    path, state = walk(tx(2.0, task_capacity=5, learning_rate=RATE), ORDER)
     expected, _ = walk(tag_optax.tag_rmsprop(2.0, 5, RATE), ORDER)
     chex.assert_trees_all_close(path, expected, rtol=1e-12)
+    assert state.inner_state[0].anchor == ()
+
+
+def test_a_pull_of_nothing_that_is_not_known_to_be_none():
+    """A strength that is an array may be 0: it keeps the copy, and pulls nowhere."""
+    path, state = walk(tag_optax.tag_rmsprop(2.0, 5, RATE, anchor=jnp.zeros(())), ORDER)
+    expected, _ = walk(tag_optax.tag_rmsprop(2.0, 5, RATE), ORDER)
+    chex.assert_trees_all_close(path, expected, rtol=1e-12)
+    assert state[0].anchor != ()
 
 
 def test_its_strength_may_follow_a_schedule():

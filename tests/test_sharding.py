@@ -83,7 +83,7 @@ def test_a_mesh_changes_nothing(axis_types, task_axis, scope, relatedness, dtype
         )
 
     expected, _ = follow(tag(split=False), stream)
-    tx = tag(split=task_axis is not None)
+    tx = tag(split=True)
     placed = tag_optax.state_sharding(tx, stream[0], shardings, task_axis=task_axis)
     with jax.set_mesh(mesh):
         params, state = follow(tx, stream, shardings, placed)
@@ -169,10 +169,18 @@ def test_where_every_leaf_lies():
 def test_specs_with_a_mesh_and_one_sharding_for_all():
     mesh = mesh_of(AUTO)
     params = {"w": jnp.zeros((4, 6)), "b": jnp.zeros(6)}
-    tx = tag_optax.tag_rmsprop(5.0, 8)
+    tx = tag_optax.tag_rmsprop(5.0, 8, bank=tag_optax.full(split=True))
     placed = tag_optax.state_sharding(tx, params, P(), mesh=mesh, task_axis="model")
     assert placed[0].bank["nu"]["w"].spec == P("model", None, None)
     assert placed[0].live["nu"]["b"].spec == P()
+
+
+def test_a_bank_that_is_not_split_is_refused_for_parameters_that_are():
+    mesh = mesh_of(AUTO)
+    params = {"w": jnp.zeros((4, 6)), "b": jnp.zeros(6)}
+    specs = {"w": P("model"), "b": P()}
+    with pytest.raises(ValueError, match=r"\['w'\] is split .* bank=tag_optax.full\(split=True\)"):
+        tag_optax.state_sharding(tag_optax.tag_rmsprop(5.0, 8), params, specs, mesh=mesh)
 
 
 def test_mesh_errors():

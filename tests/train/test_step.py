@@ -86,7 +86,7 @@ BY_HAND = {
     "tag-uniform": functools.partial(TAG, relatedness="uniform"),
     "tag-age": functools.partial(TAG, relatedness="age"),
     "tag-g": functools.partial(TAG, relatedness="first_gradients"),
-    "tag-self": functools.partial(TAG, relatedness="self"),
+    "tag-self": functools.partial(TAG, relatedness="own"),
 }
 
 

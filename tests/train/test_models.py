@@ -95,6 +95,29 @@ def test_sizes(name, outputs, size, count):
     assert all(type(key) is str for path in leaves(params) for key in path)
 
 
+@pytest.mark.parametrize(
+    ("side", "features"), [(8, 160), (32, 160), (56, 160), (64, 640), (84, 640), (224, 7840)]
+)
+def test_features_by_image_size(side, features):
+    """The authors' network averages windows of 4x4: 640 features at 84x84."""
+    image = jax.ShapeDtypeStruct((side, side, 3), jnp.float32)
+    params, _ = jax.eval_shape(MODELS["resnet18-reduced"](image, 100).init, jax.random.key(0))
+    assert sum(x.size for x in jax.tree.leaves(params)) == 496_680 + (features - 160) * 100
+
+
+def test_windows_are_those_of_a_pooling_layer():
+    module = MODELS["resnet18-reduced"].module((84, 84, 3), 10, nnx.Rngs(0))
+    module.eval()
+    x = jax.random.normal(jax.random.key(1), (2, 84, 84, 3))
+    found = module(x)
+    x = jax.nn.relu(module.stem_bn(module.stem(x)))
+    for block in module.blocks.values():
+        x = block(x)
+    assert x.shape == (2, 11, 11, 160)
+    pooled = nnx.avg_pool(x, (4, 4), strides=(4, 4))
+    np.testing.assert_allclose(found, module.output(pooled.reshape(2, 640)), rtol=1e-5, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def initial():
     """The reduced ResNet of each of two seeds."""

@@ -27,26 +27,12 @@ def uniform(fan_in: int) -> nnx.Initializer:
 
 
 def conv(
-    inputs: int,
-    outputs: int,
-    size: int,
-    *,
-    stride: int = 1,
-    padding: int = 0,
-    kind: type[nnx.Conv] = nnx.Conv,
-    rngs: nnx.Rngs,
+    inputs: int, outputs: int, size: int, *, stride: int = 1, kind: type = nnx.Conv, rngs: nnx.Rngs
 ) -> nnx.Conv:
-    """A square convolution without bias, `padding` zeros on every side."""
-    return kind(
-        inputs,
-        outputs,
-        kernel_size=(size, size),
-        strides=stride,
-        padding=padding,
-        use_bias=False,
-        kernel_init=uniform(inputs * size**2),
-        rngs=rngs,
-    )
+    """A square convolution without bias; with a stride of 1, what comes out is as large."""
+    init = uniform(inputs * size**2)
+    options: Any = dict(strides=stride, padding=size // 2, use_bias=False, kernel_init=init)
+    return kind(inputs, outputs, (size, size), **options, rngs=rngs)
 
 
 class ImageConv(nnx.Conv):
@@ -77,14 +63,9 @@ def dense(inputs: int, outputs: int, *, rngs: nnx.Rngs) -> nnx.Linear:
 
 def batch_norm(channels: int, *, rngs: nnx.Rngs) -> nnx.BatchNorm:
     """Batch norm at torch's settings; its momentum of 0.1 is flax's 0.9."""
-    return nnx.BatchNorm(
-        channels,
-        momentum=0.9,
-        epsilon=1e-5,
-        # What comes out has the type of what goes in, though the running statistics are float32.
-        promote_dtype=lambda arrays, **_: arrays,
-        rngs=rngs,
-    )
+    # What comes out has the type of what goes in, though the running statistics are float32.
+    options: Any = dict(promote_dtype=lambda arrays, **_: arrays)
+    return nnx.BatchNorm(channels, momentum=0.9, epsilon=1e-5, **options, rngs=rngs)
 
 
 def dropout(rate: float) -> nnx.Dropout:
@@ -96,7 +77,7 @@ class OneConvBlock(nnx.Module):
     """The paper's block: one convolution, batch norm after the relu, a bare shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, rate: float, *, rngs: nnx.Rngs):
-        self.conv = conv(inputs, outputs, 3, stride=stride, padding=1, rngs=rngs)
+        self.conv = conv(inputs, outputs, 3, stride=stride, rngs=rngs)
         self.bn1 = batch_norm(outputs, rngs=rngs)
         self.bn2 = batch_norm(outputs, rngs=rngs)
         self.drop = dropout(rate)
@@ -114,34 +95,45 @@ class BasicBlock(nnx.Module):
     """The well-known block: two convolutions, batch norm before the relu and on the shortcut."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, rate: float, *, rngs: nnx.Rngs):
-        self.conv1 = conv(inputs, outputs, 3, stride=stride, padding=1, rngs=rngs)
+        self.conv1 = conv(inputs, outputs, 3, stride=stride, rngs=rngs)
         self.bn1 = batch_norm(outputs, rngs=rngs)
-        self.conv2 = conv(outputs, outputs, 3, padding=1, rngs=rngs)
+        self.conv2 = conv(outputs, outputs, 3, rngs=rngs)
         self.bn2 = batch_norm(outputs, rngs=rngs)
         self.drop = dropout(rate)
-        if stride > 1 or inputs != outputs:
-            self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs)
-            self.shortcut_bn = batch_norm(outputs, rngs=rngs)
-        else:
-            self.shortcut = None
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = conv(inputs, outputs, 1, stride=stride, rngs=rngs) if changes else None
+        self.shortcut_bn = batch_norm(outputs, rngs=rngs) if changes else None
 
     def __call__(self, x: jax.Array) -> jax.Array:
         y = self.drop(jax.nn.relu(self.bn1(self.conv1(x))))
         y = self.bn2(self.conv2(y))
-        if self.shortcut is not None:
+        if self.shortcut is not None and self.shortcut_bn is not None:
             x = self.shortcut_bn(self.shortcut(x))
         return self.drop(jax.nn.relu(y + x))
 
 
-class ResNet(nnx.Module):
-    """A stem, four stages of two blocks, the mean over the last map, a dense output layer."""
+def windows(side: int, window: int | None) -> tuple[int, int]:
+    """How many windows there are along the side of a map, and how long they are.
 
-    def __init__(self, channels: int, outputs: int, net: "ReducedResNet18", *, rngs: nnx.Rngs):
+    A map on which not two of them find room is one window, whole.
+
+    >>> windows(4, 4), windows(7, 4), windows(11, 4), windows(7, None)
+    ((1, 4), (1, 7), (2, 4), (1, 7))
+    """
+    count = side // window if window else 1
+    return (count, window) if window and count > 1 else (1, side)
+
+
+class ResNet(nnx.Module):
+    """A stem, four stages of two blocks, means over the last map, a dense output layer."""
+
+    def __init__(
+        self, shape: tuple[int, ...], outputs: int, net: "ReducedResNet18", *, rngs: nnx.Rngs
+    ):
+        *sides, channels = shape
         self.imagenet_stem = net.imagenet_stem
-        size, stride, padding = (7, 2, 3) if net.imagenet_stem else (3, 1, 1)
-        self.stem = conv(
-            channels, net.width, size, stride=stride, padding=padding, kind=ImageConv, rngs=rngs
-        )
+        size, stride = (7, 2) if net.imagenet_stem else (3, 1)
+        self.stem = conv(channels, net.width, size, stride=stride, kind=ImageConv, rngs=rngs)
         self.stem_bn = batch_norm(net.width, rngs=rngs)
         self.blocks = nnx.Dict()
         inputs = net.width
@@ -152,7 +144,10 @@ class ResNet(nnx.Module):
                 name = f"stage{stage}_block{i}"
                 self.blocks[name] = net.block(inputs, width, stride, net.dropout, rngs=rngs)
                 inputs = width
-        self.output = dense(inputs, outputs, rngs=rngs)
+        # Each stage but the first halves the map, rounded up.
+        self.window = net.window
+        counts = [windows(-(-side // 8), net.window)[0] for side in sides]
+        self.output = dense(inputs * math.prod(counts), outputs, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
         x = jax.nn.relu(self.stem_bn(self.stem(x)))
@@ -162,14 +157,18 @@ class ResNet(nnx.Module):
             x = nnx.max_pool(x, (3, 3), strides=(2, 2), padding=padding)
         for block in self.blocks.values():  # Flax sorts them by name, which is their order.
             x = block(x)
-        return self.output(x.mean((1, 2)))
+        (down, height), (across, width) = (windows(side, self.window) for side in x.shape[1:3])
+        x = x[:, : down * height, : across * width]
+        means = x.reshape(len(x), down, height, across, width, -1).mean((2, 4))
+        return self.output(means.reshape(len(x), -1))
 
 
 class Perceptron(nnx.Module):
     """Dense layers over the flattened input, relu and dropout after every hidden one."""
 
-    def __init__(self, inputs: int, outputs: int, net: "MLP", *, rngs: nnx.Rngs):
+    def __init__(self, shape: Sequence[int], outputs: int, net: "MLP", *, rngs: nnx.Rngs):
         self.hidden = nnx.Dict()
+        inputs = math.prod(shape)
         for i, size in enumerate(net.hidden, 1):
             self.hidden[f"dense{i}"] = dense(inputs, size, rngs=rngs)
             inputs = size
@@ -188,6 +187,7 @@ class Net:
     """A named network: called with what comes in and how many outputs there are, it is a Model."""
 
     name: ClassVar[str]
+    layers: ClassVar[Callable[..., nnx.Module]]
 
     dropout: float = 0.0
     """Dropout after every normalisation or hidden layer."""
@@ -204,15 +204,23 @@ class Net:
         return from_nnx(lambda rngs: self.module(inputs.shape, outputs, rngs))
 
     def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
-        raise NotImplementedError
+        return self.layers(shape, outputs, self, rngs=rngs)
 
 
 class ReducedResNet18(Net):
-    """The paper's network: 20 to 160 channels, one convolution a block."""
+    """The paper's network: 20 to 160 channels, one convolution a block.
+
+    Its features are means over windows of 4x4 of the last map, whose sides are an eighth of the
+    image's, rounded up: 160 of them below 57x57 pixels, where the mean is over the whole map, 640
+    from there to 88x88, and 7840 at 224x224.
+    """
 
     name = "resnet18-reduced"
+    layers = ResNet
     block: ClassVar[Callable[..., OneConvBlock | BasicBlock]] = OneConvBlock
     width: ClassVar[int] = 20
+    window: ClassVar[int | None] = 4
+    """Side of the windows of the last map that are averaged; None: one mean over all of it."""
     imagenet_stem: ClassVar[bool] = False
     """Shrinks the image fourfold before the first stage, by a 7x7 convolution and a maximum."""
     min_side: ClassVar[int] = 8  # In pixels: leaves the last feature map something to see.
@@ -225,9 +233,6 @@ class ReducedResNet18(Net):
                 f"of at least {self.min_side}, and channels."
             )
         return super().__call__(inputs, outputs)
-
-    def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
-        return ResNet(shape[-1], outputs, self, rngs=rngs)
 
 
 class ReducedResNet18TwoConv(ReducedResNet18):
@@ -243,6 +248,7 @@ class ResNet18(ReducedResNet18TwoConv):
 
     name = "resnet18"
     width = 64
+    window = None
     imagenet_stem = True
     min_side = 32
 
@@ -276,6 +282,7 @@ class MLP(Net):
     """A multilayer perceptron with the hidden layers you choose."""
 
     name = "mlp"
+    layers = Perceptron
 
     hidden: tuple[int, ...] = (100, 100)
     """Sizes of the hidden layers."""
@@ -285,9 +292,6 @@ class MLP(Net):
         sizes, most = self.hidden, settings.MOST
         settings.check(min(sizes, default=1) >= 1, "hidden", "must be sizes above 0", sizes)
         settings.check(max(sizes, default=1) <= most, "hidden", f"must be at most {most}", sizes)
-
-    def module(self, shape: tuple[int, ...], outputs: int, rngs: nnx.Rngs) -> nnx.Module:
-        return Perceptron(math.prod(shape), outputs, self, rngs=rngs)
 
 
 MODELS: dict[str, Net] = {

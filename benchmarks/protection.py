@@ -5,9 +5,17 @@
 Digits turned by 30 degrees a task, and permuted in every task, in 250 batches of 10 a task. Every
 optimizer is taken alone and protected, each side at the best of the same rates: by its accuracy on
 a tenth of the training data over three seeds. Then it is judged on the test data, five other seeds.
+
+On the first five tasks of Split-CIFAR100 `python -m train` does the same with `five_tasks` and
+`either`: `grid` finds each side's rate on held-out data, `sweep` judges it on the test data.
+
+    python -m train grid --stream benchmarks.protection:five_tasks --model resnet18-reduced \\
+        --optimizer benchmarks.protection:either --inner sgd \\
+        --vary learning_rate=0.03,0.1,0.3 --vary protected=False,True
 """
 
 import argparse
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +28,8 @@ import tag_optax
 from benchmarks import detection, measure
 from benchmarks.detection import BATCH, Task
 from train.run import metrics
+from train.streams import STREAMS as NAMED
+from train.streams import Stream
 
 STEPS = 250
 RATES = (3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3)
@@ -89,6 +99,18 @@ def best_rate(run: Callable[..., metrics.Summary], tasks: Callable[[int], list[T
         return float(np.nan_to_num(np.mean(found)))
 
     return max(RATES, key=score)
+
+
+def five_tasks() -> Stream:
+    stream = NAMED["split-cifar100"].open()
+    return dataclasses.replace(stream, name="split-cifar100-5", tasks=stream.tasks[:5])
+
+
+def either(
+    tasks: int, *, inner: str = "sgd", learning_rate: float = 0.1, protected: bool = False
+) -> optax.GradientTransformation:
+    tx = optax.chain(OPTIMIZERS[inner](), optax.scale(learning_rate))
+    return SIDES["protected" if protected else "alone"](tx, tasks)
 
 
 def main() -> None:

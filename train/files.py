@@ -13,24 +13,14 @@ from train.errors import UserError
 
 
 def read_json(path: pathlib.Path) -> Any:
-    """What a JSON file holds; raises FileNotFoundError where there is none.
-
-    >>> import tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.json"
-    >>> path.write_text('{"b": 1, "b": 2}')
-    16
-    >>> read_json(path)
-    Traceback (most recent call last):
-    train.errors.UserError: ...a.json cannot be read (it is no readable JSON file: b stands
-    there twice).
-    """
+    """What a JSON file holds; raises FileNotFoundError where there is none."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
-            names = [name for name, _ in pairs]
-            twice = next(name for name in names if names.count(name) > 1)
-            raise ValueError(f"{twice} stands there twice")
+        found = {}
+        for name, value in pairs:
+            if name in found:
+                raise ValueError(f"{name} stands there twice")
+            found[name] = value
         return found
 
     return read(path, lambda text: json.loads(text, object_pairs_hook=unique), "JSON")
@@ -66,14 +56,7 @@ def write_json(path: pathlib.Path, content: Any) -> None:
 
 
 def write_whole(path: pathlib.Path, text: str) -> None:
-    """Writes a file whole or not at all; what stood there stays until the new one is on the disk.
-
-    >>> import tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp()) / "a.json"
-    >>> write_whole(path, "1")
-    >>> [each.name for each in path.parent.iterdir()]
-    ['a.json']
-    """
+    """Writes a file whole or not at all: the old one stays until the new one is on the disk."""
     unfinished = path.with_suffix(".partial")
     with saying_why(path):
         try:

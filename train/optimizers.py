@@ -7,7 +7,7 @@ reaches it as the extra argument `task_id`, and the loss of the batch as `value`
 import dataclasses
 import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import jax
 import jax.numpy as jnp
@@ -17,23 +17,22 @@ import tag_optax
 from train import settings
 from train.errors import UserError
 
-_LOWEST_STABLE_RATE = 5e-5  # The floor that Stable SGD's authors put under the decaying rate.
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Optimizer:
     """Steps along a direction, scaled by the rate."""
 
-    learning_rate: float = 0.1
+    learning_rate: float = 0.005
     """Step size."""
     weight_decay: float = 0.0
     """Pull every parameter to zero by this share of the rate, apart from the gradient."""
 
     def __post_init__(self) -> None:
         settings.check_numbers(self)
-        for name, (holds, rule) in _RULES.items():
-            value = getattr(self, name, None)
-            settings.check(value is None or holds(value), name, rule, value)
+        for names, holds, rule in _RULES:
+            for name in names:
+                value = getattr(self, name, None)
+                settings.check(value is None or holds(value), name, rule, value)
 
     def direction(self) -> optax.GradientTransformation:
         """What is done to a gradient before the rate scales it."""
@@ -47,40 +46,28 @@ class Optimizer:
         return optax.chain(self.direction(), *decay, self.rate())
 
 
-_RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "learning_rate": (lambda x: x > 0, "must be above 0"),
-    "weight_decay": (lambda x: x >= 0, "must not be negative"),
-    "eps": (lambda x: x > 0, "must be above 0"),
-    "b": (lambda x: x >= 0, "must not be negative"),
-    "anchor": (lambda x: x >= 0, "must not be negative"),
-    "b1": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
-    "b2": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
-    "momentum": (lambda x: 0 <= x < 1, "must lie in [0, 1)"),
-    "decay": (lambda x: 0 < x <= 1, "must lie in (0, 1]"),
-}
-
-
-def _momentum(momentum: float) -> optax.GradientTransformation:
-    return optax.trace(momentum) if momentum else optax.identity()
+_RULES: tuple[tuple[tuple[str, ...], Callable[[Any], bool], str], ...] = (
+    (("learning_rate", "eps"), lambda x: x > 0, "must be above 0"),
+    (("weight_decay", "b", "anchor"), lambda x: x >= 0, "must not be negative"),
+    (("b1", "b2", "momentum"), lambda x: 0 <= x < 1, "must lie in [0, 1)"),
+    (("decay",), lambda x: 0 < x <= 1, "must lie in (0, 1]"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SGD(Optimizer):
+    learning_rate: float = 0.1
+    """Step size."""
     momentum: float = 0.0
     """How much of a step the next one keeps."""
 
     def direction(self) -> optax.GradientTransformation:
-        return _momentum(self.momentum)
+        return optax.trace(self.momentum) if self.momentum else optax.identity()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StableSGD(SGD):
-    """SGD at a rate that falls with every task (Mirzadeh et al., 2020).
-
-    >>> tx = StableSGD(learning_rate=1.0, decay=0.5)(2)
-    >>> tx.update(jnp.ones(1), tx.init(jnp.ones(1)), task_id=1)[0]
-    Array([-0.25], dtype=float32)
-    """
+    """SGD at a rate that falls with every task (Mirzadeh et al., 2020)."""
 
     decay: float = 1.0
     """The rate falls by this factor with every task."""
@@ -88,9 +75,9 @@ class StableSGD(SGD):
     def rate(self) -> optax.GradientTransformation:
         def update(updates, state, params=None, *, task_id, **extra_args):
             del params, extra_args
-            # The first task already has the decayed rate, as in the authors' code.
-            rate = self.learning_rate * self.decay ** (task_id + 1.0)
-            return optax.tree.scale(-jnp.maximum(rate, _LOWEST_STABLE_RATE), updates), state
+            # As in the authors' code: the first task has the decayed rate, and there is a floor.
+            rate = jnp.maximum(self.learning_rate * self.decay ** (task_id + 1.0), 5e-5)
+            return optax.tree.scale(-rate, updates), state
 
         return optax.GradientTransformationExtraArgs(
             lambda params: optax.EmptyState(),
@@ -100,8 +87,6 @@ class StableSGD(SGD):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adagrad(Optimizer):
-    learning_rate: float = 0.005
-    """Step size."""
     eps: float = 1e-8
     """Keeps divisions finite."""
 
@@ -120,13 +105,11 @@ class RMSProp(Adagrad):
 
     def direction(self) -> optax.GradientTransformation:
         scaled = optax.scale_by_rms(self.b2, eps=self.eps, eps_in_sqrt=self.eps_in_sqrt)
-        return optax.chain(scaled, _momentum(self.momentum)) if self.momentum else scaled
+        return optax.chain(scaled, optax.trace(self.momentum)) if self.momentum else scaled
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Adam(Optimizer):
-    learning_rate: float = 0.005
-    """Step size."""
     b1: float = 0.9
     """Decay of the first moments."""
     b2: float = 0.999
@@ -141,7 +124,6 @@ class Adam(Optimizer):
         return optax.scale_by_adam(self.b1, self.b2, eps=outside, eps_root=inside)
 
 
-Relatedness = Literal["cosine", "first_gradients", "uniform", "age", "self"]
 Storage = Literal["float32", "bfloat16", "float16"]
 
 
@@ -149,9 +131,9 @@ Storage = Literal["float32", "bfloat16", "float16"]
 class TagAdagrad(Optimizer):
     """TAG (Malviya et al., 2022) over sums of squared gradients."""
 
-    learning_rate: float = 0.005
-    """Step size."""
-    relatedness: Relatedness = "cosine"
+    alias: ClassVar[Callable[..., Any]] = staticmethod(tag_optax.tag_adagrad)
+
+    relatedness: Literal["cosine", "first_gradients", "uniform", "age", "self"] = "cosine"
     """What weighs the other tasks: the cosine of the tasks' momenta, or of their first gradients;
     uniform and self: all alike, self with exp(-b) for the task at hand; age: how long ago."""
     b: float = 5.0
@@ -182,22 +164,23 @@ class TagAdagrad(Optimizer):
         super().__post_init__()
         settings.check_counts(self, "num_gradients", "rows")
         compares = self.relatedness in ("cosine", "first_gradients")
-        full = self.bank == "full"
+        sums, full = self.relatedness == "self", self.bank == "full"
         for name, used, by in (
             ("b", self.relatedness not in ("uniform", "age"), "relatedness"),
             ("alpha_scope", compares, "relatedness"),
             ("num_gradients", self.relatedness == "first_gradients", "relatedness"),
-            ("mu_dtype", compares or hasattr(self, "bias_corrected"), "relatedness"),
-            ("nu_dtype", not self.sums, "relatedness"),
-            ("bank", not self.sums, "relatedness"),
+            ("mu_dtype", compares or isinstance(self, TagAdam), "relatedness"),
+            ("nu_dtype", not sums, "relatedness"),
+            ("bank", not sums, "relatedness"),
             ("mu_dtype", full, "bank"),
             ("nu_dtype", full, "bank"),
             ("rows", self.bank == "clustered", "bank"),
         ):
-            if not used and getattr(self, name) != _DEFAULTS[name]:
+            usual = getattr(TagAdagrad, name)
+            if not used and getattr(self, name) != usual:
                 raise UserError(
                     f"{settings.flag(name)} would change nothing with {settings.flag(by)} "
-                    f"{getattr(self, by)}: leave it at {_DEFAULTS[name]}."
+                    f"{getattr(self, by)}: leave it at {usual}."
                 )
         try:
             self(1)
@@ -208,55 +191,21 @@ class TagAdagrad(Optimizer):
         self, tasks: int, *, splits_bank: bool = False
     ) -> optax.GradientTransformationExtraArgs:
         """`splits_bank`: devices hold different parts of the tasks' moments."""
-        return self.alias()(
-            self.b,
-            tasks,
-            self.learning_rate,
-            b1=self.b1,
-            eps=self.eps,
-            eps_in_sqrt=self.eps_in_sqrt,
-            relatedness=self.related(),
-            bank=self.kept(splits_bank),
-            anchor=self.anchor,
-            weight_decay=self.weight_decay,
-            **self.decays(),
-        )
-
-    @property
-    def sums(self) -> bool:
-        """Whether one running sum serves, as no comparison asks for the tasks' own moments."""
-        return self.relatedness == "self"
-
-    def related(self) -> tag_optax.Relatedness:
-        match self.relatedness:
-            case "cosine":
-                return tag_optax.cosine(self.alpha_scope)
-            case "first_gradients":
-                return tag_optax.first_gradients(self.num_gradients, self.alpha_scope)
-            case "uniform":
-                return tag_optax.uniform()
-            case "age":
-                return tag_optax.age()
-            case "self":
-                return tag_optax.own()
-
-    def kept(self, split: bool) -> tag_optax.Bank:
-        if self.sums:
-            return tag_optax.running_sum()
-        if self.bank == "compressed":
-            return tag_optax.compressed(split=split)
-        if self.bank == "clustered":
-            return tag_optax.clustered(self.rows, split)
-        return tag_optax.full(self.mu_dtype, self.nu_dtype, split)
-
-    def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
-        return tag_optax.tag_adagrad
-
-    def decays(self) -> dict[str, float]:
-        return {}
-
-
-_DEFAULTS = {field.name: field.default for field in dataclasses.fields(TagAdagrad)}
+        shared = ("b1", "b2", "eps", "eps_in_sqrt", "anchor", "weight_decay")
+        options = {name: getattr(self, name) for name in shared if hasattr(self, name)}
+        options["relatedness"] = {
+            "cosine": tag_optax.cosine(self.alpha_scope),
+            "first_gradients": tag_optax.first_gradients(self.num_gradients, self.alpha_scope),
+            "self": "own",
+        }.get(self.relatedness, self.relatedness)
+        options["bank"] = {
+            "full": tag_optax.full(self.mu_dtype, self.nu_dtype, splits_bank),
+            "compressed": tag_optax.compressed(split=splits_bank),
+            "clustered": tag_optax.clustered(self.rows, splits_bank),
+        }[self.bank]
+        if self.relatedness == "self":  # No comparison asks for the tasks' own moments.
+            options["bank"] = "running_sum"
+        return self.alias(self.b, tasks, self.learning_rate, **options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -268,11 +217,7 @@ class TagRMSProp(TagAdagrad):
     b2: float = 0.99
     """Decay of the second moments."""
 
-    def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
-        return tag_optax.tag_rmsprop
-
-    def decays(self) -> dict[str, float]:
-        return {"b2": self.b2}
+    alias = staticmethod(tag_optax.tag_rmsprop)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -284,10 +229,7 @@ class TagAdam(TagRMSProp):
     b2: float = 0.999
     """Decay of the second moments."""
 
-    bias_corrected = True
-
-    def alias(self) -> Callable[..., optax.GradientTransformationExtraArgs]:
-        return tag_optax.tag_adam
+    alias = staticmethod(tag_optax.tag_adam)
 
 
 OPTIMIZERS: dict[str, Optimizer] = {
@@ -307,17 +249,16 @@ OPTIMIZERS: dict[str, Optimizer] = {
 
 
 def make(given: Any, tasks: int, *, splits_bank: bool = False) -> Any:
-    """The optax transformation that a user's function, or one of these, makes for so many tasks.
-
-    >>> make(SGD(learning_rate=1.0), 3).update(jnp.ones(1), (optax.EmptyState(),) * 2)[0]
-    Array([-1.], dtype=float32)
-    """
-    if isinstance(given, optax.GradientTransformation):
+    """The optax transformation that a user's function, or one of these, makes for so many tasks."""
+    options = {"splits_bank": splits_bank} if isinstance(given, TagAdagrad) else {}
+    try:
+        inspect.signature(given).bind(tasks)
+    except TypeError:  # It takes no tasks: a transformation, or something that is none.
         tx = given
-    elif isinstance(given, TagAdagrad):
-        tx = given(tasks, splits_bank=splits_bank)
+    except ValueError:  # A function of another language, which does not say what it takes.
+        tx = given(tasks)
     else:
-        tx = _called(given, tasks)
+        tx = given(tasks, **options)
     if not isinstance(tx, optax.GradientTransformation):
         raise UserError(
             "An optimizer must be an optax transformation, or a function that takes how many tasks "
@@ -326,21 +267,8 @@ def make(given: Any, tasks: int, *, splits_bank: bool = False) -> Any:
     return optax.with_extra_args_support(tx)
 
 
-def _called(given: Any, tasks: int) -> Any:
-    """What a function of the number of tasks returns; anything else as it is."""
-    try:
-        inspect.signature(given).bind(tasks)
-    except TypeError:
-        return given
-    except ValueError:  # A function of another language, which does not say what it takes.
-        pass
-    return given(tasks)
-
-
 def keeps_tasks(opt_state: optax.OptState) -> bool:
     """Whether TAG is somewhere in an optimizer's state, and so weights of the tasks."""
-
-    def is_tag(node: Any) -> bool:
-        return isinstance(node, tag_optax.ScaleByTagState)
-
-    return any(map(is_tag, jax.tree.leaves(opt_state, is_leaf=is_tag)))
+    tag = tag_optax.ScaleByTagState
+    nodes = jax.tree.leaves(opt_state, is_leaf=lambda node: isinstance(node, tag))
+    return any(isinstance(node, tag) for node in nodes)

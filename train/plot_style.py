@@ -51,11 +51,7 @@ def plain(axes: Axes) -> Axes:
 
 
 def wrap(name: str, width: int = NAME_WIDTH) -> str:
-    """Lines of a name, broken at spaces and behind underscores, and only then anywhere.
-
-    >>> wrap("er (memory_per_class 5)", 13)
-    'er (memory_\\nper_class 5)'
-    """
+    """Lines of a name, broken at spaces and behind underscores, and only then anywhere."""
     lines = [""]
     for piece in re.findall(r"\s*[^\s_]+_*|_+", name):
         if len(lines[-1] + piece) > width:

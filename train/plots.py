@@ -20,6 +20,7 @@ from train.plot_style import Style
 MOST_NUMBERS = 12  # Tasks beyond which numbers in a matrix would touch.
 MOST_EXPONENT = 700  # Beyond it a power of e is no float.
 ACCURACY = "accuracy"
+NOTHING = "–"
 
 
 def accuracy_along_stream(
@@ -266,10 +267,6 @@ def _draw_alpha_range(axes: Axes, matrix: NDArray[np.float64], b: float | None) 
 
 
 def _exp(exponent: float, digits: str) -> str:
-    """
-    >>> _exp(7.0, ".3g"), _exp(-5.0, ".2g"), _exp(1e6, ".3g")
-    ('1,100', '0.0067', 'e^1e+06')
-    """
     if abs(exponent) > MOST_EXPONENT:
         return f"e^{exponent:g}"
     number = f"{math.exp(exponent):{digits}}"
@@ -304,11 +301,7 @@ def _shown(score: str) -> tuple[float, str]:
 def round_limits(
     matrices: Iterable[NDArray[np.float64]], score: str = "accuracy"
 ) -> tuple[float, float]:
-    """The range of what is drawn: of percents, out to multiples of ten.
-
-    >>> round_limits([np.array([0.52, 0.61])]), round_limits([np.array([-3.0, 2.5])], "error")
-    ((50, 70), (-3.0, 2.5))
-    """
+    """The range of what is drawn: of percents, out to multiples of ten."""
     values = _shown(score)[0] * np.concatenate([np.ravel(matrix) for matrix in matrices])
     finite = values[~np.isnan(values)]
     if not finite.size:
@@ -320,8 +313,12 @@ def round_limits(
     return low, max(low + 10, 10 * math.ceil(high / 10))
 
 
+def spread(mean: float, std: float, digits: str, nothing: str = NOTHING) -> str:
+    """Mean and deviation, as far as there are any."""
+    if math.isnan(mean):
+        return nothing
+    return f"{mean:{digits}}" + ("" if math.isnan(std) else f" ± {std:{digits}}")
+
+
 def _number(mean: float, std: float, digits: str) -> str:
-    if np.isnan(mean):
-        return "no value"
-    text = f"{mean:{digits}}" + ("" if np.isnan(std) else f" ± {std:{digits}}")
-    return text.replace("-", "\N{MINUS SIGN}")
+    return spread(mean, std, digits, "no value").replace("-", "\N{MINUS SIGN}")

@@ -17,6 +17,8 @@ from typing import Any, Literal, NamedTuple
 
 from train.errors import UserError, nearest
 
+_UNIONS = (types.UnionType, typing.Union)
+
 
 class Part(NamedTuple):
     """One of the things that a run is made of."""
@@ -31,18 +33,11 @@ def flag(name: str) -> str:
 
 
 def check(holds: bool, name: str, rule: str, value: Any) -> None:
-    """Refuses the value of a setting.
-
-    >>> check(False, "batch_size", "must be at least 1", 0)
-    Traceback (most recent call last):
-    train.errors.UserError: --batch-size must be at least 1, and is 0.
-    """
     if not holds:
         raise UserError(f"{flag(name)} {rule}, and is {value}.")
 
 
-MOST = 2**31 - 1
-"""What an array can be long."""
+MOST = 2**31 - 1  # What an array can be long.
 
 
 def check_counts(part: Any, *names: str) -> None:
@@ -111,11 +106,7 @@ def imported(option: str, name: str) -> Any:
 
 
 def name_of(given: Any) -> str | None:
-    """`package.module:attribute` of what can be imported again in another process, else None.
-
-    >>> name_of(nearest), name_of(lambda: None)
-    ('train.errors:nearest', None)
-    """
+    """`package.module:attribute` of what can be imported again in another process, else None."""
     module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", None)
     if not module or not name or module == "__main__" or "<" in name:
         return None
@@ -123,14 +114,7 @@ def name_of(given: Any) -> str | None:
 
 
 def with_settings(given: Any, option: str, must_be: str) -> Any:
-    """A user's dataclass with its defaults, or a function whose defaults become settings.
-
-    >>> def plain(tasks, learning_rate=0.1):
-    ...     return tasks, learning_rate
-    >>> made = with_settings(plain, "--optimizer plain", "a function")
-    >>> values(made), dataclasses.replace(made, learning_rate=0.5)(3)
-    ({'learning_rate': 0.1}, (3, 0.5))
-    """
+    """A user's dataclass with its defaults, or a function whose defaults become settings."""
     if isinstance(given, type) and dataclasses.is_dataclass(given):
         try:
             given = given()
@@ -161,36 +145,25 @@ def with_settings(given: Any, option: str, must_be: str) -> Any:
 
     settings = {"self", *(name for name, _, _ in fields)}
     rest = [each for name, each in signature.parameters.items() if name not in settings]
-    made = dataclasses.make_dataclass(
-        getattr(given, "__name__", "Settings"),
-        fields,
-        frozen=True,
-        kw_only=True,
-        namespace={"__call__": call, "__signature__": signature.replace(parameters=rest)},
-    )
+    name = getattr(given, "__name__", "Settings")
+    space = {"__call__": call, "__signature__": signature.replace(parameters=rest)}
+    made = dataclasses.make_dataclass(name, fields, frozen=True, kw_only=True, namespace=space)
     made.__doc__ = given.__doc__
     return made()
 
 
 def _is_simple(hint: Any) -> bool:
-    if typing.get_origin(hint) is Literal:
-        return True
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        rest = [each for each in typing.get_args(hint) if each is not type(None)]
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:
+        rest = [each for each in inside if each is not type(None)]
         return len(rest) == 1 and _is_simple(rest[0])
-    if typing.get_origin(hint) is tuple:
-        return all(_is_simple(each) for each in typing.get_args(hint) if each is not ...)
-    return hint in (bool, int, float, str)
+    if origin is tuple:
+        return all(_is_simple(each) for each in inside if each is not ...)
+    return origin is Literal or hint in (bool, int, float, str)
 
 
 def typed(name: str, value: Any, hint: Any, source: object) -> Any:
-    """
-    >>> typed("hidden", [8, 8], tuple[int, ...], "a.toml"), typed("b", 3, float, "a.toml")
-    ((8, 8), 3.0)
-    >>> typed("epochs", "three", int, "a.toml")
-    Traceback (most recent call last):
-    train.errors.UserError: a.toml: epochs must be int, and is "three".
-    """
+    """The value of a setting that is written in JSON or TOML, as its type has it."""
     value = tuple(value) if isinstance(value, list) else value
     if not _is(value, hint):
         shown = json.dumps(value, default=str)  # TOML has dates.
@@ -204,17 +177,14 @@ def typed(name: str, value: Any, hint: Any, source: object) -> Any:
 
 
 def _is(value: Any, hint: Any) -> bool:
-    """Whether a value read from JSON is of a setting's type.
-
-    >>> _is(3, float), _is(True, int), _is((1, 2), tuple[int, ...]), _is(None, int | None)
-    (True, False, True, True)
-    """
-    if typing.get_origin(hint) is Literal:
+    """Whether a value read from JSON is of a setting's type."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
         return isinstance(value, str | int)  # `check_numbers` says which are valid.
-    if typing.get_origin(hint) is tuple:
-        return isinstance(value, tuple) and all(_is(v, typing.get_args(hint)[0]) for v in value)
-    if isinstance(hint, types.UnionType) or typing.get_origin(hint) is typing.Union:
-        return any(_is(value, each) for each in typing.get_args(hint))
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_is(each, inside[0]) for each in value)
+    if origin in _UNIONS:
+        return any(_is(value, each) for each in inside)
     if hint in (int, float) and isinstance(value, bool):
         return False
     return isinstance(value, (int, float) if hint is float else hint)
@@ -225,38 +195,30 @@ def type_name(hint: Any) -> str:
 
 
 def parse(name: str, text: str, hint: Any, option: str) -> Any:
-    """The value of a setting that is written on a command line.
-
-    >>> parse("hidden", "8x8", tuple[int, ...], "--set")
-    (8, 8)
-    """
+    """The value of a setting that is written on a command line."""
     text = text.strip()
     try:
         return _convert(text, hint)
     except (ValueError, KeyError):
-        wanted = type_name(hint)
-        raise UserError(f"{option}: {name} must be {wanted}, and is {text!r}.") from None
+        raise UserError(f"{option}: {name} must be {type_name(hint)}, and is {text!r}.") from None
 
 
 def _convert(text: str, hint: Any) -> Any:
     """Raises ValueError or KeyError where the text is of another type."""
     if not text:
         raise ValueError
-    if isinstance(hint, types.UnionType):  # Of a type and None.
-        return None if text.lower() == "none" else _convert(text, typing.get_args(hint)[0])
-    if typing.get_origin(hint) is Literal:
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in _UNIONS:  # Of a type and None.
+        return None if text.lower() == "none" else _convert(text, inside[0])
+    if origin is Literal:
         return text
-    if typing.get_origin(hint) is tuple:
-        return tuple(_convert(part, typing.get_args(hint)[0]) for part in text.split("x"))
+    if origin is tuple:
+        return tuple(_convert(part, inside[0]) for part in text.split("x"))
     return {"true": True, "false": False}[text.lower()] if hint is bool else hint(text)
 
 
 def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
-    """The name and the text behind it, of each `NAME=VALUE`.
-
-    >>> assignments(["epochs=2", "max-examples=none"], "--set")
-    {'epochs': '2', 'max_examples': 'none'}
-    """
+    """The name and the text behind it, of each `NAME=VALUE`."""
     found: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
@@ -270,25 +232,14 @@ def assignments(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def brief(value: Any) -> str:
-    """A value as it is written on a command line.
-
-    >>> brief(5.0), brief((100, 100)), brief(None), brief(True)
-    ('5', '100x100', 'none', 'true')
-    """
-    match value:
-        case None | bool():
-            return str(value).lower()
-        case float():
-            return f"{value:g}" if float(f"{value:g}") == value else repr(value)
-        case tuple():
-            return "x".join(map(str, value))
-    return str(value)
+    """A value as it is written on a command line."""
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and float(f"{value:g}") == value:
+        return f"{value:g}"
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def describe(fields: Mapping[str, Any], names: Iterable[str]) -> str:
-    """Some settings in few words.
-
-    >>> describe({"learning_rate": 0.00025, "hidden": (8, 8)}, ["learning_rate", "hidden"])
-    'learning_rate=0.00025 hidden=8x8'
-    """
+    """Some settings in few words."""
     return " ".join(f"{name}={brief(fields[name])}" for name in names)

@@ -17,9 +17,8 @@ import pytest
 
 from train.errors import UserError
 from train.run import checkpoint
-from train.run.checkpoint import Checkpoints
+from train.run.checkpoint import Checkpoints, fingerprint, fingerprints
 from train.run.engine import Engine
-from train.run.fingerprint import fingerprint, fingerprints
 
 from .conftest import make_stream, with_parts
 

@@ -755,6 +755,9 @@ def test_the_markdown_shows_its_plots(written):
     text = (written / "report.md").read_text()
     shown = re.findall(r"^!\[.*\]\((.*)\)$", text, flags=re.MULTILINE)
     assert sorted(shown) == sorted(path.name for path in written.glob("*.png"))
+    links = re.findall(r"!\[.*?\]\(([^()]*)\)", text)
+    assert len(links) == text.count("![") == len(shown)
+    assert all((written / link).is_file() for link in links)
     assert "¹ printed as accuracy minus LA; here times 5/4" in text
 
 

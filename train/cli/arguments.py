@@ -160,11 +160,7 @@ class ReportCommand:
 
 
 def parse(arguments: Sequence[str]) -> object:
-    """The command asked for, its defaults filled in from the preset it names.
-
-    >>> parse(["run", "--stream", "rotated-digits", "--optimizer", "sgd"]).config["learning_rate"]
-    0.1
-    """
+    """The command asked for, its defaults filled in from the preset it names."""
     arguments = list(arguments) or ["demo"]
     configured = arguments[0] in ("run", "grid")
     base = _base_config(arguments) if configured else presets.preset(**_DEFAULT)

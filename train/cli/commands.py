@@ -13,7 +13,7 @@ from train import report, settings
 from train.cli import arguments
 from train.cli.display import Display
 from train.errors import UserError
-from train.launch import grid, grid_results, hosts, sweep
+from train.launch import grid, hosts, sweep
 from train.launch.fit import fit_config
 from train.launch.jobs import Places, Streams, show_standing, standing, undertaking
 from train.launch.processes import check_many, run_missing, say_failures
@@ -129,8 +129,7 @@ def _grid(command: arguments.GridCommand, display: Display) -> bool:
     )
     results, well = search.run(budget=command.budget, dry_run=command.dry_run)
     if results:
-        title = f"{config.stream.name}, {config.record.label}"
-        display.console.print(grid_results.table(varied, results, title))
+        display.console.print(grid.results_table(search.grid, results))
     return well
 
 

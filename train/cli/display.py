@@ -24,7 +24,7 @@ class Display(Progress):
     def run(self, label: str, steps: Sequence[int]) -> RunProgress:
         if not self.console.is_terminal:
             return super().run(label, steps)
-        return _LiveRun(self.say, label, steps, self.console)
+        return _LiveRun(self.console, self.say, label, steps)
 
     @contextlib.contextmanager
     def workers(self) -> Iterator[Callable[[list[str], str], None]]:
@@ -44,29 +44,17 @@ class Display(Progress):
 class _LiveRun(RunProgress):
     """A line with a bar that is drawn over and over."""
 
-    def __init__(
-        self,
-        say: Callable[[str], None],
-        label: str,
-        steps: Sequence[int],
-        console: rich.console.Console,
-    ):
-        super().__init__(say, label, steps)
-        self._console = console
+    def __init__(self, console: rich.console.Console, *of_run: Any):
+        super().__init__(*of_run)
+        bar, status = rich.progress.BarColumn(bar_width=10), "{task.fields[status]}"
         self._live = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(bar_width=10),
-            rich.progress.TextColumn("{task.fields[status]}"),
-            console=console,
-            transient=True,
+            "{task.description}", bar, status, console=console, transient=True
         )
         self._bar = self._live.add_task("", total=sum(self._steps), status="compiling")
 
-    @contextlib.contextmanager
-    def showing(self) -> Iterator[None]:
-        self._console.print(self._label, highlight=False)
-        with self._live:
-            yield
+    def showing(self) -> contextlib.AbstractContextManager[Any]:
+        self._live.console.print(self._label, highlight=False)
+        return self._live
 
     def show(self, done: int, where: str, status: str) -> None:
         self._live.update(self._bar, completed=done, description=where, status=status)

@@ -5,6 +5,7 @@ tasks; the better half of them learns twice as many, and so on, until those that
 end. The budget decides how many tasks come before the first choice: the more, the surer it is.
 """
 
+import csv
 import dataclasses
 import itertools
 import math
@@ -13,19 +14,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import rich.box
+import rich.table
+
 from train import files, settings
 from train.errors import UserError
-from train.launch import grid_results
-from train.launch.grid_results import CellResult
-from train.launch.jobs import (
-    Job,
-    Streams,
-    check_seeds,
-    read_record,
-    show_standing,
-    tasks_learned,
-    undertaking,
-)
+from train.launch import jobs
+from train.launch.jobs import Job, Streams, tasks_learned
 from train.launch.processes import Failure, check_many, run_missing, say_failures
 from train.run import metrics, records
 from train.run.config import KINDS, Config, Record
@@ -45,13 +40,7 @@ class Rung(NamedTuple):
 
 
 def schedule(cells: int, tasks: int, budget: float | None) -> list[Rung]:
-    """The rungs that spend most of a budget, a share of what all cells to the end would cost.
-
-    >>> schedule(8, 10, budget=0.6)
-    [Rung(tasks=3, cells=8), Rung(tasks=6, cells=4), Rung(tasks=10, cells=2)]
-    >>> schedule(8, 10, budget=None)
-    [Rung(tasks=10, cells=8)]
-    """
+    """The rungs that spend most of a budget, a share of what all cells to the end would cost."""
     if budget is None:
         return [Rung(tasks, cells)]
     if not 0 < budget <= 1:
@@ -73,11 +62,7 @@ def schedule(cells: int, tasks: int, budget: float | None) -> list[Rung]:
 
 
 def cost(rungs: list[Rung]) -> int:
-    """How many times a cell learns a task.
-
-    >>> cost([Rung(tasks=2, cells=8), Rung(tasks=4, cells=4)])
-    24
-    """
+    """How many times a cell learns a task."""
     starts = [0, *(rung.tasks for rung in rungs)]
     return sum(
         rung.cells * (rung.tasks - start) for rung, start in zip(rungs, starts, strict=False)
@@ -100,7 +85,7 @@ class Grid:
                 "A grid is judged on held-out training data, never on the test part: drop "
                 "--evaluate-on test."
             )
-        check_seeds(self.seeds)
+        jobs.check_seeds(self.seeds)
         self.cells()
 
     def cells(self) -> list[Config]:
@@ -155,7 +140,7 @@ def check_recorded(grid: Grid, directory: pathlib.Path) -> None:
         axes = Record({name: list(values) for name, values in found["axes"].items()})
         return axes, Record(found["base"])
 
-    found = read_record(directory / "grid.json", understand)
+    found = jobs.read_record(directory / "grid.json", understand)
     if found is None:
         others = [name for name in FILES if (directory / name).exists()]
         if others:
@@ -182,32 +167,141 @@ def check_recorded(grid: Grid, directory: pathlib.Path) -> None:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class CellResult:
+    cell: Config
+    status: str
+    """finished, diverged, failed, or dropped after a task."""
+    tasks: int
+    """After how many tasks it was judged; those that every seed had learned where one failed."""
+    learned: int
+    """Tasks learned up to there, all seeds together."""
+    accuracies: tuple[float, ...] = ()
+    """Each seed's average accuracy over those tasks; none where a seed failed."""
+    failures: dict[int, str] = dataclasses.field(default_factory=dict)
+    """Seeds that failed, and why."""
+
+    @property
+    def mean(self) -> float:
+        return float(metrics.over_seeds(self.accuracies)[0])
+
+    @property
+    def deviation(self) -> float:
+        return float(metrics.over_seeds(self.accuracies)[1])
+
+
+def best(outcomes: Sequence[CellResult]) -> CellResult | None:
+    """The highest mean accuracy at the stream's end; of equal ones the first."""
+    finished = [outcome for outcome in outcomes if outcome.status == "finished"]
+    return max(finished, key=lambda outcome: outcome.mean, default=None)
+
+
+def ranked(outcomes: Sequence[CellResult]) -> list[CellResult]:
+    """Those that came furthest first, the better before the worse; failed ones last."""
+
+    def order(outcome: CellResult) -> tuple[bool, int, float]:
+        well = bool(outcome.accuracies)
+        return not well, -outcome.tasks, -outcome.mean if well else 0.0
+
+    return sorted(outcomes, key=order)
+
+
+def at_the_edge(grid: Grid, cell: Config) -> list[str]:
+    """Says where the best cell has the largest or smallest number tried, and could go beyond."""
+    lines = []
+    for name, values in grid.axes.items():
+        numbers = [value for value in values if isinstance(value, (int, float))]
+        if len(numbers) < 2 or any(isinstance(value, bool) for value in values):
+            continue
+        for edge, word, step in ((max(numbers), "largest", 1), (min(numbers), "smallest", -1)):
+            beyond = edge + step if isinstance(edge, int) else math.nextafter(edge, step * math.inf)
+            try:
+                cell.changed({name: beyond})
+            except UserError:  # No dropout is below 0.
+                continue
+            if cell[name] == edge:
+                where = f"{name} {brief(edge)} is the {word} tried"
+                lines.append(f"{where}: a wider grid may do better.")
+    return lines
+
+
+def results_table(grid: Grid, outcomes: Sequence[CellResult]) -> rich.table.Table:
+    """For the terminal, the best cell in bold."""
+    title = f"{grid.base.stream.name}, {grid.base.record.label}"
+    shown = rich.table.Table(
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, padding=0, show_edge=False
+    )
+    headings, *rows = _rows(grid, outcomes)
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "status" else "right")
+    for row in rows:
+        shown.add_row(*row, style="bold" if row[-1] == "best" else None)
+    return shown
+
+
+def _rows(grid: Grid, outcomes: Sequence[CellResult]) -> list[list[str]]:
+    """The headings, and a row for each cell."""
+    rows, winner = [[*grid.axes, "accuracy %", "status"]], best(outcomes)
+    for outcome in ranked(outcomes):
+        accuracy = "-"
+        if outcome.accuracies:
+            spread = f" ± {100 * outcome.deviation:.1f}" if len(outcome.accuracies) > 1 else ""
+            accuracy = f"{100 * outcome.mean:.1f}{spread}"
+        status = "best" if outcome is winner else outcome.status
+        rows.append([*(brief(outcome.cell[name]) for name in grid.axes), accuracy, status])
+    return rows
+
+
+def _write_results(
+    grid: Grid, outcomes: Sequence[CellResult], directory: pathlib.Path
+) -> list[pathlib.Path]:
+    """Writes results.md, results.csv and results.json; returns them."""
+    page, sheet, record = (directory / f"results.{kind}" for kind in ("md", "csv", "json"))
+    headings, *lines = ["| " + " | ".join(row) + " |" for row in _rows(grid, outcomes)]
+    rule = "|" + "---:|" * (len(grid.axes) + 1) + "---|"
+    page.write_text("\n".join([headings, rule, *lines]) + "\n")
+    winner = best(outcomes)
+    entries: list[dict[str, Any]] = [
+        {
+            "settings": {name: outcome.cell[name] for name in grid.axes},
+            "status": outcome.status,
+            "best": outcome is winner,
+            "tasks": outcome.tasks,
+            "accuracy": outcome.mean if outcome.accuracies else None,
+            "deviation": outcome.deviation if outcome.accuracies else None,
+            "seeds": dict(zip(grid.seeds, outcome.accuracies, strict=False)),
+            "failures": outcome.failures,
+        }
+        for outcome in ranked(outcomes)
+    ]
+    files.write_json(record, entries)
+    with sheet.open("w", newline="") as file:
+        columns = ("status", "best", "tasks", "accuracy", "deviation")
+        writer = csv.writer(file)
+        writer.writerow([*grid.axes, *columns])
+        for entry in entries:
+            settings = map(brief, entry["settings"].values())
+            writer.writerow([*settings, *(entry[name] for name in columns)])
+    return [page, sheet, record]
+
+
+@dataclasses.dataclass
 class Search:
     """A grid on its way; what it decides depends on what the runs have measured alone."""
 
-    def __init__(
-        self,
-        grid: Grid,
-        directory: pathlib.Path,
-        directory_of: Callable[[Config], pathlib.Path],
-        streams: Streams,
-        progress: Progress,
-        *,
-        processes: int | None = None,
-        keeping: Keeping,
-    ):
-        """`directory` is of the grid's own files, `directory_of` of the runs of a cell."""
-        check_many(processes, keeping)
-        self._grid = grid
-        self._directory = directory
-        self._directory_of = directory_of
-        self._streams = streams
-        self._progress = progress
-        self._processes = processes
-        self._overwrite = keeping.overwrite
-        # What the first rung learns, the second must find.
-        self._keeping = dataclasses.replace(keeping, overwrite=False)
-        self._tasks = streams.num_tasks(grid.base)
+    grid: Grid
+    directory: pathlib.Path
+    """Of the grid's own files."""
+    directory_of: Callable[[Config], pathlib.Path]
+    """Of the runs of a cell."""
+    streams: Streams
+    progress: Progress
+    processes: int | None
+    keeping: Keeping
+
+    def __post_init__(self) -> None:
+        check_many(self.processes, self.keeping)
+        self._tasks = self.streams.num_tasks(self.grid.base)
         self._diverged: dict[str, str] = {}
         """Runs that would diverge again, because they are deterministic; and how they did."""
         self._failed: dict[Job, Failure] = {}
@@ -219,7 +313,8 @@ class Search:
 
         To diverge is an ordinary outcome of a search, unless every cell does.
         """
-        grid, directory, say = self._grid, self._directory, self._progress.say
+        grid, directory, say = self.grid, self.directory, self.progress.say
+        overwrite = self.keeping.overwrite
         if budget is not None and grid.base.method.value.joint:
             raise UserError(
                 f"{grid.base.method.name} learns all tasks at once, so --budget has none to save: "
@@ -227,45 +322,45 @@ class Search:
             )
         cells = grid.cells()
         rungs = schedule(len(cells), self._tasks, budget)
-        if not self._overwrite:
+        if not overwrite:
             check_recorded(grid, directory)
         say(grid.introduction())
-        jobs = self._jobs(cells, self._tasks)
+        listed = self._jobs(cells, self._tasks)
         if dry_run:
-            self._read_diverged(jobs)
-            show_standing(jobs, self._progress, self._diverged)
+            self._read_diverged(listed)
+            jobs.show_standing(listed, self.progress, self._diverged)
             return [], True
         content = {"base": grid.base.flat(), "axes": grid.axes, "seeds": grid.seeds}
         record = directory / "grid.json"
-        with undertaking(record, content, jobs, self._streams, self._overwrite):
-            for name in FILES if self._overwrite else ():
+        with jobs.undertaking(record, content, listed, self.streams, overwrite):
+            for name in FILES if overwrite else ():
                 (directory / name).unlink(missing_ok=True)
-            self._read_diverged(jobs)
+            self._read_diverged(listed)
             results = self._climb(rungs)
             if budget is not None:
-                spent, full = sum(each.learned for each in results), len(jobs) * self._tasks
+                spent, full = sum(each.learned for each in results), len(listed) * self._tasks
                 say(
                     f"Learned {spent} of the full grid's {full} tasks, {100 * spent / full:.0f} %; "
                     f"the budget was {100 * budget:g} %."
                 )
-            say_failures(self._failed, self._progress)
-            written = grid_results.write(grid.axes, grid.seeds, results, directory)
+            say_failures(self._failed, self.progress)
+            written = _write_results(grid, results, directory)
             say(f"Written to {directory}: {', '.join(path.name for path in written)}")
-            self._say_best(grid_results.best(results))
+            self._say_best(best(results))
         crashed = any(not failure.diverged for failure in self._failed.values())
-        return results, grid_results.best(results) is not None and not crashed
+        return results, best(results) is not None and not crashed
 
     def _say_best(self, best: CellResult | None) -> None:
         """Writes the best cell's config and says how to run it on the test part."""
-        path, say, places = self._directory / "best.json", self._progress.say, self._streams.places
+        path, say, places = self.directory / "best.json", self.progress.say, self.streams.places
         if best is None:
             path.unlink(missing_ok=True)
             say("No cell came to the end, so none is the best; the reasons are above.")
             return
         files.write_json(path, best.cell.changed({"evaluate_on": "test"}).flat())
-        name = self._grid.name(best.cell)
+        name = self.grid.name(best.cell)
         say(f"Best: {name}, {100 * best.mean:.1f} % on the held-out data.")
-        for line in grid_results.at_the_edge(self._grid.axes, best.cell):
+        for line in at_the_edge(self.grid, best.cell):
             say(line)
         command = ["python", "-m", "train", "run", "--config", str(path)]
         command += ["--data-dir", *map(str, places.data_dir)] if places.data_dir else []
@@ -275,30 +370,31 @@ class Search:
     def _jobs(self, cells: Sequence[Config], tasks: int) -> list[Job]:
         """So many tasks of each cell. Seeds outermost: a search that is stopped knows something of
         every cell."""
+        # Nothing is overwritten here: what the first rung learns, the second must find.
         stop_after = tasks if tasks < self._tasks else None
-        keeping = dataclasses.replace(self._keeping, stop_after=stop_after)
+        keeping = dataclasses.replace(self.keeping, overwrite=False, stop_after=stop_after)
         return [
-            self._streams.job(self._grid.name(cell), cell, seed, self._directory_of(cell), keeping)
-            for seed in self._grid.seeds
+            self.streams.job(self.grid.name(cell), cell, seed, self.directory_of(cell), keeping)
+            for seed in self.grid.seeds
             for cell in cells
         ]
 
-    def _read_diverged(self, jobs: list[Job]) -> None:
-        def understand(found: Any) -> dict[str, str]:
-            return {name: str(why) for name, why in found.items()}
-
-        found = read_record(self._directory / "diverged.json", understand) or {}
+    def _read_diverged(self, listed: list[Job]) -> None:
+        found = jobs.read_record(
+            self.directory / "diverged.json",
+            lambda found: {name: str(why) for name, why in found.items()},
+        )
         # A run that was removed since is to be tried again.
-        there = [job.name for job in jobs if job.directory is not None and job.directory.exists()]
-        self._diverged = {name: found[name] for name in there if name in found}
+        there = [each.name for each in listed if each.directory and each.directory.exists()]
+        self._diverged = {name: found[name] for name in there if found and name in found}
 
     def _climb(self, rungs: list[Rung]) -> list[CellResult]:
         """What became of every cell, in the order of the grid."""
-        cells = going = self._grid.cells()
+        cells = going = self.grid.cells()
         outcomes: dict[Config, CellResult] = {}
         for rung, following in zip(rungs, [*rungs[1:], None], strict=True):
-            jobs = [job for job in self._jobs(going, rung.tasks) if job.name not in self._diverged]
-            self._failed |= run_missing(jobs, self._progress, self._processes, self._ended)
+            asked = [job for job in self._jobs(going, rung.tasks) if job.name not in self._diverged]
+            self._failed |= run_missing(asked, self.progress, self.processes, self._ended)
             outcomes |= {cell: self._judge(cell, rung.tasks) for cell in going}
             well = [cell for cell in going if outcomes[cell].accuracies]
             if following is None or not well:
@@ -307,27 +403,27 @@ class Search:
             ranked = sorted(well, key=lambda cell: -outcomes[cell].mean)
             dropped = ranked[following.cells :]
             going = [cell for cell in well if cell not in dropped]
-            self._progress.say(
+            self.progress.say(
                 f"After task {rung.tasks}, {len(going)} of {len(well)} cells are kept. Dropped:"
             )
             for cell in dropped:
                 status = f"dropped after task {rung.tasks}"
                 outcomes[cell] = dataclasses.replace(outcomes[cell], status=status)
                 accuracy = f"{100 * outcomes[cell].mean:.1f} %"
-                self._progress.say(f"  {self._grid.name(cell)}, average accuracy {accuracy}")
+                self.progress.say(f"  {self.grid.name(cell)}, average accuracy {accuracy}")
         return [outcomes[cell] for cell in cells]
 
     def _ended(self, job: Job, failure: Failure | None) -> None:
         """At once, so that not even a kill makes the next search try it again."""
         if failure is not None and failure.diverged:
             self._diverged[job.name] = failure.why
-            files.write_json(self._directory / "diverged.json", self._diverged)
+            files.write_json(self.directory / "diverged.json", self._diverged)
 
     def _judge(self, cell: Config, tasks: int) -> CellResult:
-        jobs = self._jobs([cell], tasks)
-        learned = [min(tasks_learned(job), tasks) for job in jobs]
+        listed = self._jobs([cell], tasks)
+        learned = [min(tasks_learned(job), tasks) for job in listed]
         # A run may have diverged later than here, when more was asked of it.
-        behind = [job for job, count in zip(jobs, learned, strict=True) if count < tasks]
+        behind = [job for job, count in zip(listed, learned, strict=True) if count < tasks]
         for job in behind:
             if job.name in self._diverged:
                 self._failed[job] = Failure(self._diverged[job.name], diverged=True)
@@ -341,6 +437,7 @@ class Search:
                 learned=sum(learned),
                 failures={seed: failure.why for seed, failure in failures.items()},
             )
-        matrices = [records.read_measured(job.directory).accuracy for job in jobs if job.directory]
+        paths = [job.directory for job in listed if job.directory]
+        matrices = [records.read_measured(path).accuracy for path in paths]
         accuracies = tuple(float(metrics.average_accuracy(a)[tasks - 1]) for a in matrices)
         return CellResult(cell, "finished", tasks, sum(learned), accuracies)

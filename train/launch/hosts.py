@@ -10,12 +10,11 @@ import re
 import signal
 import subprocess
 import sys
-from types import FrameType
 
 import jax
 
 from train.errors import AFTER_SIGNAL, LOST, UserError
-from train.run.signals import stop_without
+from train.run.signals import handling, stop_without
 
 _HEARTBEAT_SECONDS = 30  # How long a process may be silent, where its connections stay open.
 _START_SECONDS = 300  # How long the first process waits for the last.
@@ -93,15 +92,9 @@ def run_guarded(arguments: list[str]) -> int:
         start_new_session=True,
     )
 
-    def pass_on(signum: int, frame: FrameType | None) -> None:
-        child.send_signal(signum)
-
-    previous = {each: signal.signal(each, pass_on) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    stopping = signal.SIGINT, signal.SIGTERM
+    with handling(lambda signum, frame: child.send_signal(signum), *stopping):
         code = child.wait()
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
     if code >= 0:
         return code
     if code == -signal.SIGABRT:

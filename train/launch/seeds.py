@@ -14,7 +14,7 @@ from train.launch import processes
 from train.launch.jobs import Job, Streams, check_seeds, is_done
 from train.run import hosts
 from train.run.config import Config
-from train.run.devices import Devices, Layout, choose_axes, make_layout
+from train.run.devices import Devices, Layout, choose_axes
 from train.run.directory import Bystander, RunDirectory
 from train.run.engine import Engine, evaluated_params
 from train.run.loop import Run, SeedRun
@@ -51,7 +51,18 @@ def run_seeds(
     asked = config.flat() | dataclasses.asdict(devices) | dataclasses.asdict(keeping)
     hosts.check_agreed(asked | {"parallel": parallel, "seeds": seeds})
     layout = choose_layout(devices, config)
-    parallel = _choose_parallel(parallel, layout, kept=jobs[0].directory is not None)
+    if layout.mesh is not None and parallel == "processes":
+        raise UserError(
+            "--parallel processes gives every seed its own cores, and --mesh shares devices: "
+            "choose serial or vmap, or drop --mesh."
+        )
+    if parallel == "auto":
+        # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator is
+        # filled best by all seeds in one program. What a process learns is handed over in the
+        # run's directory.
+        kept = layout.mesh is None and jobs[0].directory is not None
+        on_cpu: Parallel = "processes" if kept else "serial"
+        parallel = on_cpu if jax.default_backend() == "cpu" else "vmap"
     title = f"{config.stream.name} {config.record.label}"
     done = hosts.as_first(lambda: [is_done(job) for job in jobs], len(jobs))
     left = [job for job, finished in zip(jobs, done, strict=True) if not finished]
@@ -94,23 +105,7 @@ def choose_layout(devices: Devices, config: Config) -> Layout:
             f"{jax.process_count()} processes without work: give a mesh of all of them, and a "
             "--batch-size that its data axis divides."
         )
-    return make_layout(sizes, devices.bank_axis)
-
-
-def _choose_parallel(asked: Parallel, layout: Layout, *, kept: bool) -> Parallel:
-    if layout.mesh is not None and asked == "processes":
-        raise UserError(
-            "--parallel processes gives every seed its own cores, and --mesh shares devices: "
-            "choose serial or vmap, or drop --mesh."
-        )
-    if asked != "auto":
-        return asked
-    # Convolutions leave cores idle, so a CPU does best with one seed a core; an accelerator is
-    # filled best by all seeds in one program.
-    if jax.default_backend() != "cpu":
-        return "vmap"
-    # What a process learns is handed over in the run's directory.
-    return "processes" if kept and layout.mesh is None else "serial"
+    return Layout(sizes, devices.bank_axis)
 
 
 def _run(jobs: Sequence[Job], engine: Engine, progress: Progress, label: str) -> SeedResults:

@@ -18,10 +18,7 @@ Preset = Callable[..., Config]
 """(stream, optimizer, method, model or None) -> the config that settings change."""
 
 LISTS = {"streams": str, "methods": str, "optimizers": str, "models": str, "seeds": int}
-_DEFAULTS: dict[str, Any] = {
-    **{"methods": ["naive"], "models": [None], "seeds": [1]},
-    **{"settings": {}, "texts": {}, "source": ""},
-}
+_DEFAULTS = dict(methods=["naive"], models=[None], seeds=[1], settings={}, texts={}, source="")
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
@@ -140,11 +137,12 @@ def record(cells: Seeds) -> list[dict[str, Any]]:
 def check_recorded(cells: Seeds, out: pathlib.Path) -> None:
     """Refuses a directory that holds another sweep. One with more runs is the same, grown."""
 
-    def understand(found: Any) -> dict[Record, tuple[int, ...]]:
-        return {Record(each["config"]): tuple(map(int, each["seeds"])) for each in found}
-
-    recorded = read_record(out / "sweep.json", understand) or {}
+    recorded = read_record(
+        out / "sweep.json",
+        lambda found: {Record(each["config"]): tuple(map(int, each["seeds"])) for each in found},
+    )
     mine = {config.record: seeds for config, seeds in cells.items()}
+    recorded = recorded or {}
     for config, title in _titles(list(recorded)).items():
         lost = sorted({*recorded[config]} - {*mine.get(config, ())})
         if not lost:

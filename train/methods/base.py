@@ -94,12 +94,8 @@ class Method:
         raise NotImplementedError(f"{type(self).__name__} revisits nothing")
 
 
-def loss_and_gradient(
-    problem: Problem, params: Any, stats: Any, batch: Batch, key: jax.Array
-) -> tuple[tuple[jax.Array, Any], Any]:
-    """((mean loss, new statistics), gradient) of a batch."""
-    learn = jax.value_and_grad(mean_loss, argnums=1, has_aux=True)
-    return learn(problem, params, stats, batch, key)
+# ((Mean loss, new statistics), gradient) of a batch.
+loss_and_gradient = jax.value_and_grad(mean_loss, argnums=1, has_aux=True)
 
 
 def stats_if_any(drawn: Batch, after: Any, before: Any) -> Any:

@@ -53,7 +53,10 @@ class OGD(Method):
         return self.directions_per_task
 
     def revisit(self, problem: Problem, state: TrainState, batch: Batch, task: Array) -> TrainState:
-        directions = logit_gradients(problem, state.params, state.stats, batch)
+        def logit(params: Any, example: Batch) -> jax.Array:
+            return frozen_outputs(problem, params, state.stats, example)[0, example.y[0]]
+
+        directions = jax.vmap(jax.grad(logit), (None, 0))(state.params, one_by_one(batch))
 
         def store(i: jax.Array, opt_state: optax.OptState) -> optax.OptState:
             # Filling becomes a zero direction, which is not stored.
@@ -63,12 +66,3 @@ class OGD(Method):
 
         opt_state = jax.lax.fori_loop(0, len(batch.weight), store, state.opt_state)
         return state._replace(opt_state=opt_state)
-
-
-def logit_gradients(problem: Problem, params: Any, stats: Any, batch: Batch) -> Any:
-    """The gradient of each example's right logit, with a leading axis."""
-
-    def logit(params: Any, example: Batch) -> jax.Array:
-        return frozen_outputs(problem, params, stats, example)[0, example.y[0]]
-
-    return jax.vmap(jax.grad(logit), (None, 0))(params, one_by_one(batch))

@@ -45,19 +45,11 @@ class Problem(NamedTuple):
 
 
 def cross_entropy(outputs: jax.Array, targets: jax.Array) -> jax.Array:
-    """The cross-entropy of the right class; its mean where an example has several targets.
-
-    >>> cross_entropy(jnp.zeros((2, 3, 4)), jnp.zeros((2, 3), int)).round(2)
-    Array([1.39, 1.39], dtype=float32)
-    """
+    """The cross-entropy of the right class; its mean where an example has several targets."""
     return _over_targets(optax.softmax_cross_entropy_with_integer_labels(outputs, targets))
 
 
 def squared_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
-    """
-    >>> squared_error(jnp.array([[1.0, 2.0]]), jnp.array([[1.0, 4.0]]))
-    Array([2.], dtype=float32)
-    """
     if outputs.shape != targets.shape:
         raise UserError(
             f"The network gives outputs of shape {list(outputs.shape)} for targets of shape "
@@ -72,7 +64,6 @@ def accuracy(outputs: jax.Array, targets: jax.Array) -> jax.Array:
 
 
 def negative_error(outputs: jax.Array, targets: jax.Array) -> jax.Array:
-    """The squared error, turned round so that more is better."""
     return -squared_error(outputs, targets)
 
 
@@ -87,11 +78,7 @@ USUAL = {"loss": ("cross-entropy", "squared-error"), "score": ("accuracy", "nega
 
 
 def usual_names(target_dtype: Any) -> tuple[str, str]:
-    """The loss and the score for targets of this type.
-
-    >>> usual_names(np.int32), usual_names(np.float32)
-    (('cross-entropy', 'accuracy'), ('squared-error', 'negative-error'))
-    """
+    """The loss and the score for targets of this type."""
     kind = int(np.issubdtype(target_dtype, np.floating))
     return USUAL["loss"][kind], USUAL["score"][kind]
 

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -14,8 +15,7 @@ from flax import linen, nnx
 
 from train.errors import UserError
 
-Answer: TypeAlias = tuple[Any, Any]
-"""Outputs, and stats."""
+Answer: TypeAlias = tuple[Any, Any]  # Outputs, and stats.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,14 +48,6 @@ def from_nnx(factory: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     Random streams are neither: at every step each begins anew, with a key made of the step's key
     and its position. The module is put into its `train()` or `eval()` mode; if it asks for `train`,
     `training`, `deterministic` or `rngs` when it is called, it gets that, too.
-
-    >>> model = from_nnx(lambda rngs: nnx.Linear(3, 2, rngs=rngs))
-    >>> params, stats = model.init(jax.random.key(0))
-    >>> jax.tree.map(jnp.shape, params), stats
-    ({'bias': (2,), 'kernel': (3, 2)}, {})
-    >>> outputs, _ = model.apply(params, stats, jnp.ones((5, 3)), train=False, key=None)
-    >>> outputs.shape
-    (5, 2)
     """
 
     def build(key: jax.Array) -> nnx.Module:
@@ -107,24 +99,18 @@ def from_nnx(factory: Callable[[nnx.Rngs], nnx.Module]) -> Model:
     return Model(init, apply)
 
 
-@dataclasses.dataclass(frozen=True)
-class Linen:
-    """A model of a Linen module; stats are its collections other than "params".
+def from_linen(module: linen.Module) -> Callable[[jax.ShapeDtypeStruct], Model]:
+    """Of a Linen module, what makes its model once it is known what comes in.
 
-    If its `__call__` asks for `train`, `training` or `deterministic`, it gets that.
+    Stats are its collections other than "params". If its `__call__` asks for `train`, `training` or
+    `deterministic`, it gets that.
 
-    >>> linen_model = from_linen(linen.Dense(2))
-    >>> model = as_model(linen_model, jax.ShapeDtypeStruct((3,), jnp.float32), 2)
+    >>> model = from_linen(linen.Dense(2))(jax.ShapeDtypeStruct((3,), jnp.float32))
     >>> jax.tree.map(jnp.shape, model.init(jax.random.key(0)))
     ({'bias': (2,), 'kernel': (3, 2)}, {})
     """
 
-    module: linen.Module
-
-    def model(self, inputs: jax.ShapeDtypeStruct) -> Model:
-        """The model, once it is known what comes in."""
-        module = self.module
-
+    def model(inputs: jax.ShapeDtypeStruct) -> Model:
         def init(key: jax.Array) -> tuple[Any, Any]:
             example = jnp.zeros((1, *inputs.shape), inputs.dtype)
             variables = module.init(key, example, **_mode(module, train=False))
@@ -146,8 +132,7 @@ class Linen:
 
         return Model(init, apply)
 
-
-from_linen = Linen
+    return model
 
 
 def from_equinox(make: Callable[[jax.Array], Any]) -> Model:
@@ -217,19 +202,11 @@ def as_model(given: Any, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
     A Model; a Linen module; or a function, whose parameters without defaults say what it is: one
     that takes `rngs` returns an NNX module, one that takes `key` an Equinox module, any other a
     Model or a Linen module. All may take `inputs` and `outputs`.
-
-    >>> inputs = jax.ShapeDtypeStruct((3,), jnp.float32)
-    >>> def net(inputs, outputs, rngs, bias=True):
-    ...     return nnx.Linear(inputs.shape[0], outputs, use_bias=bias, rngs=rngs)
-    >>> jax.tree.map(jnp.shape, as_model(net, inputs, 2).init(jax.random.key(0)))
-    ({'bias': (2,), 'kernel': (3, 2)}, {})
     """
     if isinstance(given, Model):
         return given
     if isinstance(given, linen.Module):
-        return Linen(given).model(inputs)
-    if isinstance(given, Linen):
-        return given.model(inputs)
+        return from_linen(given)(inputs)
     equinox = sys.modules.get("equinox")  # It has made the module, or there is none.
     if isinstance(given, nnx.Module) or (equinox and isinstance(given, equinox.Module)):
         raise _no_model(f"this is a {type(given).__name__} that is made already")
@@ -248,7 +225,7 @@ def as_model(given: Any, inputs: jax.ShapeDtypeStruct, outputs: int) -> Model:
     match [name for name in asked if name not in known]:
         case []:
             made = call()
-            if not isinstance(made, Model | Linen | linen.Module):
+            if not isinstance(made, Model | linen.Module | types.FunctionType):
                 came = f"a {type(made).__name__} came back"
                 raise _no_model(f"{came} for {', '.join(asked) or 'nothing'}")
             return as_model(made, inputs, outputs)

@@ -1,5 +1,6 @@
 """Weights by their names: any model's, and ResNet18's from torchvision's state dict."""
 
+import functools
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,41 +15,24 @@ from train.errors import UserError
 
 # Our name of a part of a path: torchvision's.
 _NAMES = {
-    "stem": "conv1",
-    "stem_bn": "bn1",
-    "shortcut": "downsample.0",
-    "shortcut_bn": "downsample.1",
-    "output": "fc",
-    "kernel": "weight",
-    "scale": "weight",
-    "mean": "running_mean",
-    "var": "running_var",
-} | {f"stage{s}_block{b}": f"layer{s}.{b - 1}" for s in (1, 2, 3, 4) for b in (1, 2)}
+    **dict(stem="conv1", stem_bn="bn1", shortcut="downsample.0", shortcut_bn="downsample.1"),
+    **dict(output="fc", kernel="weight", scale="weight", mean="running_mean", var="running_var"),
+    **{f"stage{s}_block{b}": f"layer{s}.{b - 1}" for s in (1, 2, 3, 4) for b in (1, 2)},
+}
 
-# By rank: convolutions OIHW to HWIO, dense layers [out, in] to [in, out], and back.
+# By rank: convolutions OIHW to HWIO, dense layers [out, in] to [in, out].
 _FROM_TORCH = {1: (0,), 2: (1, 0), 4: (2, 3, 1, 0)}
-_TO_TORCH = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
 
 
 def named_weights(params: Any, stats: Any) -> dict[str, np.ndarray]:
-    """The arrays of a model under dotted names, as a file of safetensors has them.
-
-    >>> named_weights({"output": {"bias": jnp.zeros(2)}}, {})
-    {'params.output.bias': array([0., 0.], dtype=float32)}
-    """
+    """The arrays of a model under dotted names, as a file of safetensors has them."""
     leaves = jax.tree_util.tree_leaves_with_path({"params": params, "stats": stats})
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="."): np.asarray(leaf)
-        for path, leaf in leaves
-    }
+    name_of = functools.partial(jax.tree_util.keystr, simple=True, separator=".")
+    return {name_of(path): np.asarray(leaf) for path, leaf in leaves}
 
 
 def import_weights(
-    path: str | Path,
-    params: dict[str, Any],
-    batch_stats: dict[str, Any],
-    *,
-    skip_output: bool = True,
+    path: str | Path, params: dict[str, Any], stats: dict[str, Any], *, skip_output: bool = True
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Parameters and batch statistics of the same structure, with the values in the file.
 
@@ -57,14 +41,13 @@ def import_weights(
     keeps the values it has, unless `skip_output` is False. All else must match, tensor by tensor.
     """
     state_dict = read_state_dict(path)
-    flat: dict[tuple[str, ...], Any]
-    flat = traverse_util.flatten_dict(params) | traverse_util.flatten_dict(batch_stats)
-    names = {key: torch_name(key) for key in flat}
+    flat: dict[Any, Any] = traverse_util.flatten_dict({"params": params, "stats": stats})
+    names = {key: torch_name(key[1:]) for key in flat}
     if skip_output:
         names = {key: name for key, name in names.items() if not name.startswith("fc.")}
         state_dict = {name: x for name, x in state_dict.items() if not name.startswith("fc.")}
     shapes = {
-        name: tuple(flat[key].shape[axis] for axis in _TO_TORCH[len(flat[key].shape)])
+        name: tuple(flat[key].shape[axis] for axis in np.argsort(_FROM_TORCH[flat[key].ndim]))
         for key, name in names.items()
     }
     faults = [f"{name} is missing" for name in shapes if name not in state_dict]
@@ -77,38 +60,23 @@ def import_weights(
     if faults:
         raise UserError(f"{path} does not fit the model: {'; '.join(faults)}.")
 
-    def ours(array: np.ndarray) -> jax.Array:
-        return jnp.asarray(array.transpose(_FROM_TORCH[array.ndim]), jnp.float32)
-
-    def fill(tree: dict[str, Any]) -> dict[str, Any]:
-        return traverse_util.unflatten_dict(
-            {
-                key: ours(state_dict[names[key]]) if key in names else value
-                for key, value in traverse_util.flatten_dict(tree).items()
-            }
-        )
-
-    return fill(params), fill(batch_stats)
+    for key, name in names.items():
+        array = state_dict[name]
+        flat[key] = jnp.asarray(array.transpose(_FROM_TORCH[array.ndim]), jnp.float32)
+    filled = traverse_util.unflatten_dict(flat)
+    return filled["params"], filled["stats"]
 
 
 def torch_name(path: tuple[str, ...]) -> str:
-    """Torchvision's name of a parameter or batch statistic.
-
-    >>> torch_name(("blocks", "stage2_block1", "shortcut_bn", "mean"))
-    'layer2.0.downsample.1.running_mean'
-    """
+    """Torchvision's name of a parameter or batch statistic."""
     return ".".join(_NAMES.get(part, part) for part in path if part != "blocks")
 
 
 def read_state_dict(path: str | Path) -> dict[str, np.ndarray]:
     """The named arrays in a file, in the format that its suffix says; no code in it is run."""
     path = Path(path)
-    readers = {
-        ".safetensors": _read_safetensors,
-        ".npz": _read_npz,
-        ".pth": _read_torch,
-        ".pt": _read_torch,
-    }
+    readers = {".safetensors": _read_safetensors, ".npz": _read_npz}
+    readers |= {".pth": _read_torch, ".pt": _read_torch}
     if path.suffix not in readers:
         raise UserError(f"Weights come from {', '.join(readers)} files; {path} is none of them.")
     if not path.is_file():

@@ -26,7 +26,7 @@ How rows that contradict each other are read:
 import csv
 import functools
 import pathlib
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from train.paper.presets import ABLATIONS, usual
 from train.run.config import Record
@@ -50,12 +50,7 @@ _TABLES = {  # In the order in which they are trusted.
     "replay_memory": "the paper's table of memory sizes",
     "ablation": "the paper's table of TAG's variants",
 }
-_METRICS = {
-    "accuracy": "accuracy",
-    "forgetting": "forgetting",
-    "la": "learning_accuracy",
-    "bwt": "backward_transfer",
-}
+_METRICS = {"la": "learning_accuracy", "bwt": "backward_transfer"}  # Others have their own names.
 _STREAMS = {  # In results.csv, in author_results.csv.
     "split-cifar100": ("Split-CIFAR100", "cifar"),
     "split-mini-imagenet": ("Split-miniImageNet", "imagenet"),
@@ -63,27 +58,18 @@ _STREAMS = {  # In results.csv, in author_results.csv.
     "five-datasets": ("5-dataset", "5data"),
 }
 _ALONE = {  # Optimizers without a method.
-    "sgd": "Naive SGD",
-    "adagrad": "Naive Adagrad",
-    "rmsprop": "Naive RMSProp",
-    "adam": "Naive Adam",
-    "stable-sgd": "Stable SGD",
-    "tag-adagrad": "TAG-Adagrad",
-    "tag-adam": "TAG-Adam",
+    **dict(sgd="Naive SGD", adagrad="Naive Adagrad", rmsprop="Naive RMSProp", adam="Naive Adam"),
+    **{"stable-sgd": "Stable SGD", "tag-adagrad": "TAG-Adagrad", "tag-adam": "TAG-Adam"},
 }
+# Of TAG-RMSProp, by what weighs the other tasks, whatever name the optimizer goes by.
 _WEIGHED = {"cosine": "TAG-RMSProp", "uniform": "TAG-1", "age": "TAG-age"}
-"""Of TAG-RMSProp, by what weighs the other tasks, whatever name the optimizer goes by."""
 _COMBINED = {"sgd": "", "rmsprop": "RMSProp ", "tag-rmsprop": "TAG-"}  # Before EWC, A-GEM or ER.
 
 # Columns of the log that hold a setting which the paper tuned, or fixed for a stream.
 _TUNED = {
-    "learning_rate": "learning_rate",
-    "learning rate decay(gamma)": "decay",
-    "dropout prob": "dropout",
-    "lambda": "ewc_lambda",
-    "b": "b",
+    **{"learning_rate": "learning_rate", "learning rate decay(gamma)": "decay"},
+    **{"dropout prob": "dropout", "lambda": "ewc_lambda", "b": "b"},
 }
-_MTL_ROUNDS = 6
 _NOT_COMPARED = (
     # Points on which the paper and its authors' code differ.
     *("alpha_scope", "eps_in_sqrt", "replay_current_task", "fisher", "fisher_samples"),
@@ -99,38 +85,20 @@ _ROUNDING = {"accuracy": 0.06, "learning_accuracy": 0.06, "forgetting": 0.006}
 STREAMS = tuple(_STREAMS)
 
 
-class _Key(NamedTuple):
-    """What names a row in both files."""
-
-    stream: str
-    method: str
-    memory: int | None  # Examples a class, of A-GEM and ER.
-    epochs: int
-
-
-class _Logged(NamedTuple):
-    settings: dict[str, float]  # Values of what the paper tuned.
-    figures: dict[str, tuple[float, float]]
-    complete_runs: int
+_Key: TypeAlias = tuple[str, str, int | None, int]
+"""What names a row in both files: stream, method, examples a class (of A-GEM and ER), epochs."""
 
 
 def reference(record: Record, metric: str) -> Reference | None:
-    """The paper's figure for a field of `metrics.Summary`, or None where nothing is comparable.
-
-    >>> from train.paper.presets import preset
-    >>> reference(preset("split-cifar100", "tag-rmsprop").record, "accuracy")
-    Reference(mean=62.79, std=0.29, source="the paper's main table", note='')
-    >>> reference(preset("rotated-digits", "tag-rmsprop").record, "accuracy") is None
-    True
-    """
+    """The paper's figure for a field of `metrics.Summary`, or None where nothing is comparable."""
     key = _key(record)
     if key is None or departures(record):
         return None
-    logged = _log().get(key, _Logged({}, {}, 0))
-    theirs = logged.figures.get(metric)
+    tuned, figures = _log().get(key, ({}, {}))
+    theirs = figures.get(metric)
     notes = [
         f"logged at {name.replace('_', ' ')} {value:g}"
-        for name, value in logged.settings.items()
+        for name, value in tuned.items()
         if name in record and value != record[name]
     ]
     if (key, metric) not in _printed():
@@ -141,26 +109,17 @@ def reference(record: Record, metric: str) -> Reference | None:
     if metric == "backward_transfer":
         tasks = record["num_tasks"]
         mean, std = mean * tasks / (tasks - 1), std * tasks / (tasks - 1)
-        as_defined = f"here times {tasks}/{tasks - 1}, as BWT is defined"
-        notes.insert(0, f"printed as accuracy minus LA; {as_defined}")
+        times = f"here times {tasks}/{tasks - 1}, as BWT is defined"
+        notes.insert(0, f"printed as accuracy minus LA; {times}")
     return Reference(mean, std, source, "; ".join(notes))
 
 
 def departures(record: Record) -> list[str]:
-    """Why a record cannot be compared with the paper; nothing where it can.
-
-    >>> from train.paper.presets import preset
-    >>> config = preset("split-cifar100", "sgd")
-    >>> departures(config.changed({"num_tasks": 10, "learning_rate": 0.2}).record)
-    ['learning_rate 0.2, not 0.1', 'num_tasks 10, not 20']
-    >>> departures(config.changed({"epochs": 3}).record)
-    ['the paper has no such run']
-    """
+    """Why a record cannot be compared with the paper; nothing where it can."""
     key = _key(record)
-    logged = _log().get(key) if key else None
-    if key is None or (logged is None and key not in {found for found, _ in _printed()}):
+    if key is None or key not in {*_log(), *(found for found, _ in _printed())}:
         return ["the paper has no such run"]
-    papers, tuned = usual(record), logged.settings if logged else {}
+    papers, (tuned, _) = usual(record), _log().get(key, ({}, {}))
     found = [
         f"{name} {value}, not {papers[name]}"
         for name, value in record.items()
@@ -178,9 +137,9 @@ def _key(record: Record) -> _Key | None:
     if record["stream"] not in _STREAMS or method is None:
         return None
     memory = record["memory_per_class"] if record["method"] in ("a-gem", "er") else None
-    rounds = _MTL_ROUNDS if record.get("multitask_order") == "in-turn" else 1
+    rounds = 6 if record.get("multitask_order") == "in-turn" else 1
     epochs, rest = divmod(record["epochs"], rounds)
-    return None if rest else _Key(record["stream"], method, memory, epochs)
+    return None if rest else (record["stream"], method, memory, epochs)
 
 
 def _method(record: Record) -> str | None:
@@ -221,28 +180,26 @@ def _printed() -> dict[tuple[_Key, str], tuple[float, float, str]]:
         epochs = 5 if row["table"] == "five_epochs" else 1
         if method == "MTL" and epochs > 1:
             continue
-        key = _Key(streams[row["stream"]], method, memory, epochs)
+        key = streams[row["stream"]], method, memory, epochs
         figure = float(row["mean"]), float(row["std"]), _TABLES[row["table"]]
-        found.setdefault((key, _METRICS[row["metric"]]), figure)
+        found.setdefault((key, _METRICS.get(row["metric"], row["metric"])), figure)
     return found
 
 
 @functools.cache
-def _log() -> dict[_Key, _Logged]:
-    """Every row of the authors' log."""
+def _log() -> dict[_Key, tuple[dict[str, float], dict[str, tuple[float, float]]]]:
+    """Of every row of the authors' log the values of what the paper tuned, and the figures."""
     streams = {names[1]: stream for stream, names in _STREAMS.items()}
-    found: dict[_Key, _Logged] = {}
-    for row in _read("author_results.csv"):
+    found: dict[_Key, tuple[dict[str, float], dict[str, tuple[float, float]]]] = {}
+    # Of two for one key, the one with more complete runs counts.
+    for row in sorted(_read("author_results.csv"), key=lambda row: -int(row["complete_runs"])):
         method = "MTL" if row["method"] == "Multi-task" else row["method"]
         memory = int(row["mem"]) if row["mem"] else None
-        stream = streams[row["log"].split("_")[0]]
-        key = _Key(stream, method, memory, int(row["epochs-per-task"]))
+        key = streams[row["log"].split("_")[0]], method, memory, int(row["epochs-per-task"])
         figures = {"accuracy": (float(row["acc"]), float(row["acc_sd"]))}
         if method != "MTL":
             figures["forgetting"] = float(row["forget"]), float(row["forget_sd"])
             figures["learning_accuracy"] = float(row["la"]), float(row["la_sd"])
         settings = {name: float(row[column]) for column, name in _TUNED.items() if row[column]}
-        logged = _Logged(settings, figures, int(row["complete_runs"]))
-        if key not in found or logged.complete_runs > found[key].complete_runs:
-            found[key] = logged
+        found.setdefault(key, (settings, figures))
     return found

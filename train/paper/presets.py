@@ -16,10 +16,8 @@ from typing import Any
 from train import settings
 from train.run.config import KINDS, Config, Record, RunSettings, find
 
-_STREAMS = (
-    *("split-cifar100", "split-mini-imagenet", "split-cub", "five-datasets"),
-    "rotated-digits",
-)
+_PAPERS_STREAMS = ("split-cifar100", "split-mini-imagenet", "split-cub", "five-datasets")
+_STREAMS = (*_PAPERS_STREAMS, "rotated-digits")
 _TAG_RMSPROP = (0.00025, 0.0001, 0.000025, 0.0005)
 _RATES = {  # In the order of the streams above.
     "sgd": (0.1, 0.05, 0.01, 0.1, 0.1),
@@ -37,12 +35,10 @@ _RATES = {  # In the order of the streams above.
 }
 ABLATIONS = ("tag-uniform", "tag-age", "tag-g", "tag-self")
 """Change where TAG-RMSProp's weights come from, and keep its rate."""
-# A method has rates of its own where the paper searched them: with SGD, and for TAGed ER. With any
-# other optimizer it takes the optimizer's, as the paper's combinations do.
+# A method has rates of its own where the paper searched them, with SGD and for TAGed ER, and found
+# others (not so for EWC and ER with SGD); else it takes the optimizer's, as its combinations do.
 _METHOD_RATES = {
-    ("ewc", "sgd"): (0.1, 0.05, 0.01, 0.1, 0.1),
     ("a-gem", "sgd"): (0.1, 0.1, 0.01, 0.1, 0.1),
-    ("er", "sgd"): (0.1, 0.05, 0.01, 0.1, 0.1),
     ("er", "tag-rmsprop"): (0.0005, 0.0001, 0.0001, 0.0005, 0.001),
     ("multitask", "sgd"): (0.01, 0.01, 0.01, 0.05, 0.1),  # From the authors' log.
 }
@@ -61,12 +57,7 @@ _STABLE_DROPOUT = (0.1, 0.0, 0.0, 0.0, 0.0)
 # 0.124 and 0.082, and end at 56.1, 53.8 and 57.0 % (50.2 and 50.8 without; the paper: 57.04).
 _STABLE_MOMENTUM = (0.8, 0.8, 0.8, 0.8, 0.0)
 
-_MODELS = {
-    "split-cifar100": "resnet18-reduced",
-    "split-mini-imagenet": "resnet18-reduced",
-    "split-cub": "resnet18",
-    "five-datasets": "resnet18-reduced",
-}
+_MODELS = dict.fromkeys(_PAPERS_STREAMS, "resnet18-reduced") | {"split-cub": "resnet18"}
 _OTHER_MODEL = "mlp"
 _OF_STREAM: dict[str, dict[str, Any]] = {
     "five-datasets": dict(batch_size=64, b=7.0),
@@ -76,14 +67,7 @@ _OF_STREAM: dict[str, dict[str, Any]] = {
 
 
 def preset(stream: str, optimizer: str, method: str = "naive", model: str | None = None) -> Config:
-    """The paper's settings for a stream, an optimizer and a method, or ours where it has none.
-
-    >>> preset("five-datasets", "tag-rmsprop")["b"]
-    7.0
-    >>> config = preset("split-cifar100", "stable-sgd", model="mlp")
-    >>> config["dropout"], config["hidden"]
-    (0.1, (100, 100))
-    """
+    """The paper's settings for a stream, an optimizer and a method, or ours where it has none."""
     model = model or _MODELS.get(stream, _OTHER_MODEL)
     names = dict(stream=stream, method=method, optimizer=optimizer, model=model)
     parts: dict[str, Any] = {kind: find(kind, name) for kind, name in names.items()}
@@ -106,11 +90,7 @@ def foreign(record: Record) -> list[str]:
 
 
 def variant(record: Record) -> str:
-    """What a record changes in its preset, for the name of a directory; nothing for the preset.
-
-    >>> variant(preset("split-cifar100", "sgd", "er").changed({"memory_per_class": 5}).record)
-    'memory_per_class=5'
-    """
+    """What a record changes in its preset, for the name of a directory; nothing for the preset."""
     theirs, extends = dict(usual(record)), ("capacity",)
     for kind in ("stream", "method", "optimizer", "model"):
         # One without a module is a callable that Python was given: nobody can find it again.
@@ -120,8 +100,12 @@ def variant(record: Record) -> str:
             extends += getattr(part, "extends", ())
             if ":" in record[kind]:
                 theirs |= settings.values(part)
-    changed = [n for n in record if record[n] != theirs[n] and n not in extends]
-    name = ",".join(f"{each}={_brief(record[each])}" for each in changed)
+    texts = []
+    for name, value in record.items():
+        if value != theirs[name] and name not in extends:
+            text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            texts.append(name + "=" + re.sub(r"[^\w.+-]+", "_", text))
+    name = ",".join(texts)
     written = name.encode()  # A file system takes 255 bytes.
     if len(written) <= 200:
         return name
@@ -130,18 +114,9 @@ def variant(record: Record) -> str:
 
 
 def experiment(out: pathlib.Path, record: Record) -> pathlib.Path:
-    """A directory for each record.
-
-    >>> experiment(pathlib.Path("runs"), preset("split-cub", "tag-adam", "er").record).as_posix()
-    'runs/split-cub/er/tag-adam'
-    """
+    """A directory for each record."""
     names = (re.sub(r"[^\w.-]+", ".", record[k]) for k in ("stream", "method", "optimizer"))
     return out.joinpath(*names, variant(record))
-
-
-def _brief(value: Any) -> str:
-    text = "x".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    return re.sub(r"[^\w.+-]+", "_", text)
 
 
 def _known_of(record: Record) -> Mapping[str, Any]:
@@ -156,28 +131,16 @@ def _known(stream: str, method: str, optimizer: str, model: str) -> Mapping[str,
     for kind, name in names.items():
         found |= settings.values(KINDS[kind][0].get(name))
     if stream in KINDS["stream"][0]:
-        chosen = _settings(stream, optimizer, method)
+        column = _STREAMS.index(stream if stream in _STREAMS else "split-cifar100")
+        chosen = _OF_STREAM.get(stream, {}) | {"ewc_lambda": _EWC_LAMBDA[column]}
+        rates = _METHOD_RATES.get((method, optimizer), _RATES.get(optimizer))
+        if rates:
+            chosen["learning_rate"] = rates[column]
+        if optimizer == "stable-sgd":
+            chosen |= dict(decay=_STABLE_DECAY[column], dropout=_STABLE_DROPOUT[column])
+            chosen["momentum"] = _STABLE_MOMENTUM[column]
+        # What differs from the parts' own defaults, of those that have it.
         found |= {name: value for name, value in chosen.items() if name in found}
     if found.get("relatedness") in ("uniform", "age"):  # Which have no use for it.
         found["b"] = settings.values(KINDS["optimizer"][0][optimizer])["b"]
-    return found
-
-
-def _settings(stream: str, optimizer: str, method: str) -> dict[str, Any]:
-    """What differs from the parts' own defaults, if they have it.
-
-    >>> _settings("split-cub", "tag-adam", "naive")
-    {'learning_rate': 0.0001}
-    """
-    found = dict(_OF_STREAM.get(stream, {}))
-    column = _STREAMS.index(stream if stream in _STREAMS else "split-cifar100")
-    rates = _METHOD_RATES.get((method, optimizer), _RATES.get(optimizer))
-    if rates:
-        found["learning_rate"] = rates[column]
-    if optimizer == "stable-sgd":
-        found["decay"] = _STABLE_DECAY[column]
-        found["dropout"] = _STABLE_DROPOUT[column]
-        found["momentum"] = _STABLE_MOMENTUM[column]
-    if method == "ewc":
-        found["ewc_lambda"] = _EWC_LAMBDA[column]
     return found

@@ -4,10 +4,10 @@ import collections
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
-from train import paper
-from train.report.groups import NOTHING, Group, Section
+from train import paper, plots
+from train.plots import NOTHING
+from train.report.groups import Group, Section
 
 PAPER = (
     "Malviya, Ravindran and Chandar, “TAG: Task-based Accumulated Gradients for Lifelong "
@@ -44,18 +44,11 @@ METRICS = (
 
 
 def metrics_of(score: str) -> tuple[Metric, ...]:
-    """The metrics of what is no accuracy are in units of its own, and may be of any size.
-
-    >>> [metric.heading for metric in metrics_of("negative-error")]
-    ['negative-error', 'forgetting', 'learned', 'BWT']
-    """
+    """The metrics of what is no accuracy are in units of its own, and may be of any size."""
     if score == "accuracy":
         return METRICS
-    names = (score, *(metric.name for metric in METRICS[1:]))
-    return tuple(
-        dataclasses.replace(metric, name=name, unit="", digits=".4g")
-        for metric, name in zip(METRICS, names, strict=True)
-    )
+    first, *others = (dataclasses.replace(each, unit="", digits=".4g") for each in METRICS)
+    return dataclasses.replace(first, name=score), *others
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +66,16 @@ class Comparison:
         figure = self.reference
         return (self.mean - figure.mean) / figure.std if figure and figure.std > 0 else math.nan
 
+    @property
+    def note(self) -> str:
+        return self.reference.note if self.reference else ""
+
     def measured_text(self) -> str:
-        return spread(self.mean, self.std, self.metric.digits)
+        return plots.spread(self.mean, self.std, self.metric.digits)
 
     def paper_text(self) -> str:
         """To two digits, as most of them are printed."""
-        return spread(self.reference.mean, self.reference.std, ".2f") if self.reference else NOTHING
+        return plots.spread(*self.reference[:2], ".2f") if self.reference else NOTHING
 
     def difference_text(self) -> str:
         return NOTHING if math.isnan(self.difference) else f"{self.difference:+.1f} σ"
@@ -90,27 +87,12 @@ def compare(group: Group, metric: Metric) -> Comparison:
     return Comparison(metric, float(values.mean()), deviation, group.reference(metric.field))
 
 
-def spread(mean: float, std: float, digits: str) -> str:
-    """Mean and deviation, as far as there are any.
-
-    >>> [spread(*pair, ".1f") for pair in ((-1.23, 0.5), (1.2, math.nan), (math.nan, math.nan))]
-    ['-1.2 ± 0.5', '1.2', '–']
-    """
-    if math.isnan(mean):
-        return NOTHING
-    return f"{mean:{digits}}" + ("" if math.isnan(std) else f" ± {std:{digits}}")
-
-
-Rows: TypeAlias = list[tuple[Group, list[Comparison]]]
-
-
-def rows(section: Section) -> tuple[Rows, dict[str, int]]:
+def rows(section: Section) -> tuple[list[tuple[Group, list[Comparison]]], dict[str, int]]:
     """Every group with its metrics; and the different notes of the paper's figures, numbered in the
     order in which a table has them."""
     metrics = metrics_of(section.score)
     found = [(group, [compare(group, metric) for metric in metrics]) for group in section.groups]
-    figures = [each.reference for _, row in found for each in row if each.reference]
-    notes = dict.fromkeys(figure.note for figure in figures if figure.note)
+    notes = dict.fromkeys(each.note for _, row in found for each in row if each.note)
     return found, {note: number for number, note in enumerate(notes, start=1)}
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from train import plots
+from train.plot_style import Style
 from train.report.comparison import Metric, metrics_of
 from train.report.groups import Group, Section, counterparts, slug
 from train.run import metrics
@@ -24,8 +25,8 @@ class Drawing:
     name: str  # Unique in the report: of a file, of an element.
     title: str
     figure: Figure
-    narrow: Figure | None = None  # The same for a screen held upright, where one was drawn.
-    detail: bool = False  # Of one group alone, and so one of many.
+    narrow: Figure | None = None
+    """The same for a screen held upright; none of a figure of one group alone, which is small."""
     wide: bool = False  # Has many lines that need room.
 
 
@@ -52,7 +53,7 @@ def families(section: Section) -> dict[str, list[Group]]:
     comparisons that the paper draws. Every group is in one."""
     if len(section.groups) <= MOST:
         return {"": section.groups}
-    kinds: dict[str, list[Group]] = {"methods": [], "optimizers": [], "TAG": [], "settings": []}
+    kinds: dict[str, list[Group]] = {"methods": [], "optimizers": [], "TAG": []}
     for group in section.groups:
         if not group.apart:
             method, optimizer = _kind(group)
@@ -105,31 +106,18 @@ def _bars(
     section: Section, groups: list[Group], metric: Metric, *, as_pairs: bool = False
 ) -> Drawing:
     """As pairs in the order given, TAG hatched as in the paper."""
-    bars, reference = {}, {}
-    for group in groups:
-        values = metric.factor * group.values(metric.field)
-        if np.isnan(values).all():
-            continue  # Learning all tasks at once forgets nothing.
-        bars[group.label] = values
-        printed = group.reference(metric.field)
-        if printed:
-            reference[group.label] = printed.mean, printed.std
+    bars = {group.label: metric.factor * group.values(metric.field) for group in groups}
+    # Learning all tasks at once forgets nothing.
+    bars = {label: values for label, values in bars.items() if not np.isnan(values).all()}
+    printed = {group.label: group.reference(metric.field) for group in groups}
+    reference = {name: of[:2] for name, of in printed.items() if of and name in bars}
     tagged = [group.label for group in groups if group.config["optimizer"].startswith("tag-")]
     shown = "without TAG and with it" if as_pairs else "at the end of the stream"
     title = f"{section.title}: {metric.name} {shown}"
-    figure, narrow = (
-        plots.method_bars(
-            bars,
-            title=title,
-            unit=f"{metric.name} ({metric.unit})" if metric.unit else metric.name,
-            lower_is_better=metric.lower_is_better,
-            reference=reference,
-            hatched=tagged if as_pairs else (),
-            in_order=as_pairs,
-            narrow=small,
-        )
-        for small in (False, True)
-    )
+    unit = f"{metric.name} ({metric.unit})" if metric.unit else metric.name
+    options: Style = dict(title=title, unit=unit, lower_is_better=metric.lower_is_better)
+    options |= dict(reference=reference, hatched=tagged if as_pairs else (), in_order=as_pairs)
+    figure, narrow = (plots.method_bars(bars, **options, narrow=small) for small in (False, True))
     name = f"{section.slug}-{'pairs' if as_pairs else 'final'}-{metric.field}"
     return Drawing(name, title, figure, narrow)
 
@@ -150,14 +138,13 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
             figure = plots.accuracy_matrix(
                 matrix, group.runs[0].tasks, title=title, limits=limits, score=section.score
             )
-            yield Drawing(f"{section.slug}-matrix-{end}", title, figure, detail=True)
+            yield Drawing(f"{section.slug}-matrix-{end}", title, figure)
         measured = [run.alpha for run in group.runs if run.alpha is not None]
         if measured and group.config.get("relatedness") not in _CONSTANT:
-            weights, b = np.mean(measured, axis=0), group.config.get("b")
-            b = b if isinstance(b, int | float) else None  # An optimizer from outside may have any.
+            weights, b = np.mean(measured, axis=0), group.number("b")
             title = f"{section.title}, {group.label}: weights of the earlier tasks"
             figure = plots.alpha(weights, title=title, b=b)
-            yield Drawing(f"{section.slug}-alpha-{end}", title, figure, detail=True)
+            yield Drawing(f"{section.slug}-alpha-{end}", title, figure)
             title = f"{section.title}, {group.label}: what becomes of the first task"
             first = {
                 other.label: np.stack([run.accuracy[:, 0] for run in other.runs])
@@ -167,4 +154,4 @@ def _of_groups(section: Section, detailed: Callable[[Group], bool]) -> Iterator[
             figure = plots.alpha_and_accuracy(
                 weights, first, 0, title=title, b=b, score=section.score
             )
-            yield Drawing(f"{section.slug}-first-task-{end}", title, figure, detail=True)
+            yield Drawing(f"{section.slug}-first-task-{end}", title, figure)

@@ -11,12 +11,11 @@ import numpy as np
 from train import files, paper
 from train.errors import UserError
 from train.paper.presets import foreign, usual
+from train.plots import NOTHING
 from train.run import metrics
 from train.run.config import KINDS, Record
 from train.run.records import Measured, find_runs, read_measured
 from train.streams.data_sets import are_complete
-
-NOTHING = "–"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,11 +48,16 @@ class Group:
     def score(self) -> str:
         return "accuracy" if self.config["score"] == "auto" else self.config["score"]
 
+    def number(self, name: str) -> float | None:
+        """A setting, unless it is none or no number: what comes from outside may have any."""
+        value = self.config.get(name)
+        return value if isinstance(value, int | float) else None
+
     @property
     def rate(self) -> str:
         """The step size, of an optimizer that calls it so."""
-        rate = self.config.get("learning_rate")
-        return f"{rate:g}" if isinstance(rate, int | float) else NOTHING
+        rate = self.number("learning_rate")
+        return NOTHING if rate is None else f"{rate:g}"
 
     def settings(self) -> list[str]:
         """What it changes in its preset, and what tells it apart; the rate has its own column."""
@@ -176,11 +180,7 @@ def counterparts(without: Record, tagged: Record) -> bool:
 
 
 def slug(name: str) -> str:
-    """Safe in a file name and in an anchor.
-
-    >>> slug("er + tag-rmsprop (b 1.0, epochs 2)")
-    'er-tag-rmsprop-b-1.0-epochs-2'
-    """
+    """Safe in a file name and in an anchor."""
     return re.sub(r"[^\w.-]+", "-", name).strip("-.")[:120]
 
 
@@ -198,9 +198,7 @@ def _order(group: Group) -> tuple[Any, ...]:
     for kind, name in _kind(group).items():
         known = list(KINDS[kind][0]) if kind in KINDS else []
         places.append((known.index(name), "") if name in known else (len(known), name))
-    rate = config.get("learning_rate")
-    rate = rate if isinstance(rate, int | float) else 0
-    rest = [str(value) for value in config.values()]
+    rate, rest = group.number("learning_rate") or 0, [str(value) for value in config.values()]
     return (*places, rate, len(_changed(config)), rest, group.runs[0].sources)
 
 

@@ -3,6 +3,7 @@
 import csv
 import math
 import pathlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,9 @@ import rich.box
 import rich.table
 from rich.text import Text
 
+from train.plots import NOTHING
 from train.report import comparison
-from train.report.groups import NOTHING, Group, Section
+from train.report.groups import Group, Section
 from train.run import metrics
 
 _GROUP = ("stream", "evaluate_on", "method", "optimizer", "learning_rate", "epochs")
@@ -21,15 +23,10 @@ _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 def table(section: Section) -> rich.table.Table:
     """All four metrics; only two beside the paper's means, which it compares everywhere, and of
     scores that may be of any size."""
-    shown = rich.table.Table(
-        title=Text(section.title),
-        title_justify="left",
-        caption=Text("\n".join(comparison.remarks(section))),
-        caption_justify="left",
-        box=rich.box.SIMPLE_HEAD,
-        padding=0,
-        show_edge=False,
-    )
+    style: Any = dict(title_justify="left", caption_justify="left", padding=0, show_edge=False)
+    caption = Text("\n".join(comparison.remarks(section)))
+    title, box = Text(section.title), rich.box.SIMPLE_HEAD
+    shown = rich.table.Table(title=title, caption=caption, box=box, **style)
     naive = all(group.config["method"] == "naive" for group in section.groups)
     shown.add_column("optimizer" if naive else "method", overflow="fold")
     known = comparison.metrics_of(section.score)
@@ -43,15 +40,14 @@ def table(section: Section) -> rich.table.Table:
         if section.compared:
             shown.add_column("paper", justify="right", no_wrap=True)
             shown.add_column("Δ", justify="right", no_wrap=True)
-    for group in section.groups:
+    for group, compared in comparison.rows(section)[0]:
         # A Text, since brackets in a label are no markup.
         cells: list[str | Text] = [Text(group.label), group.rate, str(len(group.runs))]
-        for metric in chosen:
-            found = comparison.compare(group, metric)
-            cells.append(found.measured_text())
+        for each in compared[: len(chosen)]:
+            cells.append(each.measured_text())
             if section.compared:
-                figure = found.reference
-                cells += [f"{figure.mean:.2f}" if figure else NOTHING, found.difference_text()]
+                figure = each.reference
+                cells += [f"{figure.mean:.2f}" if figure else NOTHING, each.difference_text()]
         shown.add_row(*cells)
     return shown
 
@@ -65,21 +61,6 @@ def opening(sections: Sequence[Section]) -> list[str]:
 def lines(section: Section, plots: Mapping[str, str]) -> list[str]:
     """A section in Markdown: heading, table, notes, sources and plots, by their titles the files
     that show them."""
-    table, notes = _table(section)
-    sources = escape("; ".join(section.sources()))
-    numbered = [f"{str(n).translate(_RAISED)} {escape(text)}" for text, n in notes.items()]
-    parts = [
-        [f"## {section.title}"],
-        table,
-        ["  \n".join(numbered)] if numbered else [],
-        [f"- {escape(remark)}" for remark in comparison.remarks(section)],
-        [f"Seeds: {comparison.seeds_in_words(section)}. Data: {sources}."],
-        [f"![{escape(title)}]({file})" for title, file in plots.items()],
-    ]
-    return [line for part in parts if part for line in (*part, "")]
-
-
-def _table(section: Section) -> tuple[list[str], dict[str, int]]:
     headings = ["method", "optimizer", "settings", "rate", "seeds"]
     for metric in comparison.metrics_of(section.score):
         headings += [metric.heading, "paper", "Δ"] if section.compared else [metric.heading]
@@ -92,22 +73,26 @@ def _table(section: Section) -> tuple[list[str], dict[str, int]]:
         for each in compared:
             cells.append(each.measured_text())
             if section.compared:
-                number = notes.get(each.reference.note) if each.reference else None
+                number = notes.get(each.note)
                 raised = f" {str(number).translate(_RAISED)}" if number else ""
                 cells += [each.paper_text() + raised, each.difference_text()]
         table.append([escape(cell) for cell in cells])
-    return ["| " + " | ".join(row) + " |" for row in table], notes
+    sources = escape("; ".join(section.sources()))
+    numbered = [f"{str(n).translate(_RAISED)} {escape(text)}" for text, n in notes.items()]
+    parts = [
+        [f"## {section.title}"],
+        ["| " + " | ".join(row) + " |" for row in table],
+        ["  \n".join(numbered)] if numbered else [],
+        [f"- {escape(remark)}" for remark in comparison.remarks(section)],
+        [f"Seeds: {comparison.seeds_in_words(section)}. Data: {sources}."],
+        [f"![{escape(title)}]({file})" for title, file in plots.items()],
+    ]
+    return [line for part in parts if part for line in (*part, "")]
 
 
 def escape(text: str) -> str:
-    r"""Text as it is, in a cell or a line of Markdown.
-
-    >>> escape("a|b <i> [c](d) memory_per_class")
-    'a\\|b &lt;i> \\[c\\](d) memory\\_per\\_class'
-    """
-    for character in "\\|[]*_`":
-        text = text.replace(character, "\\" + character)
-    return text.replace("<", "&lt;").replace("\n", " ")
+    """Text as it is, in a cell or a line of Markdown."""
+    return re.sub(r"([\\|\[\]*_`])", r"\\\1", text).replace("<", "&lt;").replace("\n", " ")
 
 
 def write_runs(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
@@ -126,7 +111,7 @@ def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
     """One line a group and metric, with the paper's figure and the difference in its deviations."""
     headings = [*_GROUP, "label", "settings", "complete_data", "seeds", "metric", "unit"]
     headings += ["mean", "std", "paper_mean", "paper_std", "difference", "source", "note"]
-    lines = [headings]
+    lines: list[list[Any]] = [headings]
     for group in groups:
         settings = ", ".join(group.settings())
         start = [*_names(group), group.label, settings, group.complete, len(group.runs)]
@@ -134,9 +119,9 @@ def write_summary(groups: list[Group], path: pathlib.Path) -> pathlib.Path:
         for metric in comparison.metrics_of(group.score):
             found = comparison.compare(group, metric)
             mean, std, source, note = found.reference or (math.nan, math.nan, "", "")
-            numbers = found.mean, found.std, mean, std, found.difference
-            end = [*map(_number, numbers), source, note]
-            lines.append([*start, metric.field, metric.unit or own_unit, *end])
+            numbers = map(_number, (found.mean, found.std, mean, std, found.difference))
+            unit = metric.unit or own_unit
+            lines.append([*start, metric.field, unit, *numbers, source, note])
     return _write(path, lines)
 
 

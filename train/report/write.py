@@ -45,10 +45,10 @@ def _check_free(out: pathlib.Path) -> None:
     made = out / "report.html"
     if not out.is_dir() or (made.is_file() and page.MADE_BY in made.read_text("utf-8", "replace")):
         return
-    others = sorted(p.name for p in out.iterdir() if not p.name.startswith(_WORKSHOP))
-    if others:
+    other = min((p.name for p in out.iterdir() if not p.name.startswith(_WORKSHOP)), default=None)
+    if other:
         raise UserError(
-            f"{out} holds {others[0]} and no report: move it away, or choose another --out."
+            f"{out} holds {other} and no report: move it away, or choose another --out."
         )
 
 
@@ -86,13 +86,13 @@ def illustrated(
     One plot after the other, as each takes memory.
     """
     shown: dict[str, str] = {}
-    figures: dict[bool, list[str]] = {True: [], False: []}
+    compared, details = [], []
     for drawing in drawings(section, detailed):
         file = keep(drawing)
         if file:
             shown[drawing.title] = file
-        figures[drawing.detail].append(page.figure(drawing))
-    return shown, page.section_part(section, figures[False], figures[True])
+        (compared if drawing.narrow else details).append(page.figure(drawing))
+    return shown, page.section_part(section, compared, details)
 
 
 def save(figure: Figure, path: pathlib.Path) -> None:

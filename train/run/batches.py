@@ -30,10 +30,6 @@ def positions(
     many examples the parts have. The epoch's last batch is filled up from its beginning, so that
     shapes stay and batch normalisation sees a whole batch; the filling has no weight, so every
     example counts once.
-
-    >>> rows, weight = positions(0, 0, 2, sizes=(5,), batch_size=2)
-    >>> len(set(rows)), weight
-    (2, array([1., 0.], dtype=float32))
     """
     examples = sum(sizes)
     epoch, step_in_epoch = divmod(step, math.ceil(examples / batch_size))

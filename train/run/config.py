@@ -87,12 +87,7 @@ _ORDER = ("optimizer", "method", "run", "model", "stream", "loss", "score")
 
 
 def find(kind: str, name: str) -> Part:
-    """What has a name: a built-in stream, method, ..., or `package.module:attribute`.
-
-    >>> find("method", "ewk")
-    Traceback (most recent call last):
-    train.errors.UserError: Unknown method 'ewk'. Did you mean ewc? Valid: ...
-    """
+    """What has a name: a built-in stream, method, ..., or `package.module:attribute`."""
     known, must_be = KINDS[kind]
     if name in known:
         return Part(name, known[name])
@@ -115,16 +110,6 @@ def fits(kind: str, value: Any) -> bool:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Config:
-    """What decides a result.
-
-    >>> from train.run import config as configs
-    >>> config = Config(stream=find("stream", "rotated-digits"),
-    ...     optimizer=find("optimizer", "tag-rmsprop"), model=find("model", "mlp"))
-    >>> config = config.changed({"b": 3.0, "epochs": 2})
-    >>> config["b"], config.flat()["epochs"], config.record.label
-    (3.0, 2, 'tag-rmsprop')
-    """
-
     stream: Part
     optimizer: Part
     model: Part
@@ -212,12 +197,7 @@ class Config:
 
 
 class Record(Mapping[str, Any]):
-    """The settings of a run as its config.json has them. Nothing is imported to read it.
-
-    >>> one = Record({"stream": "mine", "method": "er", "optimizer": "sgd", "b": 5.0})
-    >>> one.label, one.differences(Record({**one, "b": 7.0}))
-    ('er + sgd', ['b: 5.0, not 7.0'])
-    """
+    """The settings of a run as its config.json has them. Nothing is imported to read it."""
 
     def __init__(self, fields: Mapping[str, Any]):
         self._fields = {name: _frozen(value) for name, value in fields.items()}

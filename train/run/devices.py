@@ -13,7 +13,6 @@ from typing import Any, Literal
 
 import jax
 import numpy as np
-import optax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import tag_optax
@@ -43,11 +42,7 @@ class Devices:
 
 
 def axis_sizes(text: str) -> dict[str, int]:
-    """The axes of a mesh, in order.
-
-    >>> axis_sizes("data=2,model=4")
-    {'data': 2, 'model': 4}
-    """
+    """The axes of a mesh, in order, of a text like data=2,model=4."""
     sizes: dict[str, int] = {}
     for part in text.split(","):
         name, _, number = (piece.strip() for piece in part.partition("="))
@@ -65,12 +60,6 @@ def choose_axes(devices: Devices, batch_size: int, *, available: int) -> dict[st
     """The axes of the mesh for batches of this size, or None for one device.
 
     `auto` takes as many devices as divide a batch evenly.
-
-    >>> choose_axes(Devices(mesh="auto"), 10, available=8)
-    {'data': 5}
-    >>> choose_axes(Devices(mesh="data=4"), 10, available=8)
-    Traceback (most recent call last):
-    train.errors.UserError: --mesh data=4 cannot split batches of 10 evenly: give --batch-size 8 ...
     """
     sizes = None
     if devices.mesh is not None:
@@ -99,11 +88,15 @@ def choose_axes(devices: Devices, batch_size: int, *, available: int) -> dict[st
 
 
 class Layout:
-    """What the axes of a mesh split. Without a mesh: one device, and nothing is split."""
+    """What the axes of a mesh of so many devices split; without any: one device, nothing split."""
 
-    def __init__(self, mesh: Mesh | None = None, bank_axis: str | None = None):
-        self.mesh = mesh
-        self.bank_axis = bank_axis
+    def __init__(self, sizes: dict[str, int] | None = None, bank_axis: str = "none"):
+        self.bank_axis = None if bank_axis == "none" else bank_axis
+        self.mesh: Mesh | None = None
+        if sizes is not None:
+            devices = jax.devices()[: math.prod(sizes.values())]
+            types = (AxisType.Auto,) * len(sizes)
+            self.mesh = jax.make_mesh(tuple(sizes.values()), tuple(sizes), types, devices=devices)
 
     @property
     def splits_bank(self) -> bool:
@@ -122,21 +115,17 @@ class Layout:
         return contextlib.nullcontext() if self.mesh is None else jax.set_mesh(self.mesh)
 
     def rounded_up(self, number: int, axis: str | None) -> int:
-        """The next multiple of an axis, whose devices then have equal shares.
-
-        >>> Layout().rounded_up(10, "data")
-        10
-        """
+        """The next multiple of an axis, whose devices then have equal shares."""
         size = 1 if axis is None else self._size(axis)
         return -(-number // size) * size
 
-    def everywhere(self) -> NamedSharding | None:
-        """All of an array on every device."""
-        return self._sharding()
+    def sharding(self, *spec: str | None) -> Any:
+        """Arrays split so along their axes; all of an array on every device where none is named."""
+        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def over_data(self) -> NamedSharding | None:
         """Examples split over the data axis, if there is one."""
-        return self._sharding("data") if self._size("data") > 1 else None
+        return self.sharding("data") if self._size("data") > 1 else None
 
     def params(self, params: Any) -> Any:
         """The shardings of parameters: whole, or each along its longest axis that can be split
@@ -151,37 +140,23 @@ class Layout:
             fitting = [i for i, length in enumerate(shape) if length % size == 0]
             if self._splits_params and len(shape) > 1 and fitting:
                 spec[max(fitting, key=lambda i: (shape[i], i))] = "model"
-            return self._sharding(*spec)
+            return self.sharding(*spec)
 
         return jax.tree.map(lambda p: sharding(p.shape), params)
 
-    def state(
-        self, tx: optax.GradientTransformation, state: TrainState, axes: TrainState | None
-    ) -> TrainState | None:
-        """The shardings of a train state like the given one, which is that of one seed.
-
-        `axes` says where a state of several seeds has a seed axis in front; None for one seed.
-        """
+    def state(self, state: TrainState) -> TrainState | None:
+        """The shardings of a train state of one seed."""
         if self.mesh is None:
             return None
         params = self.params(state.params)
-        whole = jax.tree.map(lambda _: self.everywhere(), state)
-        shardings = whole._replace(
+        whole = jax.tree.map(lambda _: self.sharding(), state)
+        return whole._replace(
             params=params,
             average=params if jax.tree.leaves(state.average) else (),
             opt_state=tag_optax.state_sharding(
-                tx, state.params, params, mesh=self.mesh, task_axis=self.bank_axis
+                state.opt_state, state.params, params, mesh=self.mesh, task_axis=self.bank_axis
             ),
         )
-        if axes is None:
-            return shardings
-
-        def after_seeds(axis: int | None, below: Any) -> Any:
-            if axis is None:
-                return below
-            return jax.tree.map(lambda s: self._sharding(None, *s.spec), below)
-
-        return jax.tree.map(after_seeds, axes, shardings, is_leaf=lambda axis: axis is None)
 
     def batch(self, make: Callable[[slice], Batch], size: int, axis: int) -> Batch:
         """A batch of `size` examples along an axis, split over the mesh's data axis if that fits.
@@ -191,44 +166,24 @@ class Layout:
         if self.mesh is None:
             return make(slice(None))
         split = "data" if "data" in self.mesh.shape and size % self._size("data") == 0 else None
-        places = NamedSharding(self.mesh, PartitionSpec(split))
-        slices = {
-            device: index[0].indices(size)[:2]
-            for device, index in places.addressable_devices_indices_map((size,)).items()
-            if index is not None
-        }
-        made = {bounds: make(slice(*bounds)) for bounds in set(slices.values())}
-        sharding = self._sharding(*[None] * axis, split)
+        indices = self.sharding(split).addressable_devices_indices_map((size,)).values()
+        bounds = {index[0].indices(size)[:2] for index in indices if index is not None}
+        made = {each: make(slice(*each)) for each in bounds}
+        sharding = self.sharding(*[None] * axis, split)
 
         def put(*parts: np.ndarray) -> jax.Array:
             by_bounds = dict(zip(made, parts, strict=True))
             shape = (*parts[0].shape[:axis], size, *parts[0].shape[axis + 1 :])
-            pieces = [by_bounds[bounds] for bounds in slices.values()]
-            return jax.make_array_from_single_device_arrays(
-                shape, sharding, jax.device_put(pieces, list(slices))
-            )
+
+            def piece(index: Any) -> np.ndarray:
+                return by_bounds[index[axis].indices(size)[:2]]
+
+            return jax.make_array_from_callback(shape, sharding, piece)
 
         return jax.tree.map(put, *made.values())
-
-    def _sharding(self, *spec: str | None) -> Any:
-        return None if self.mesh is None else NamedSharding(self.mesh, PartitionSpec(*spec))
 
     def __str__(self) -> str:
         if self.mesh is None:
             return "one device"
         axes = ",".join(f"{name}={size}" for name, size in self.mesh.shape.items())
         return f"mesh {axes}" + (f", tasks over {self.bank_axis}" if self.bank_axis else "")
-
-
-def make_layout(sizes: dict[str, int] | None, bank_axis: str = "none") -> Layout:
-    """The layout over a mesh of so many devices, or one device.
-
-    >>> print(make_layout({"data": 1, "model": 1}, "data"))
-    mesh data=1,model=1, tasks over data
-    """
-    if sizes is None:
-        return Layout()
-    shape, names = tuple(sizes.values()), tuple(sizes)
-    devices = jax.devices()[: math.prod(shape)]
-    mesh = jax.make_mesh(shape, names, (AxisType.Auto,) * len(sizes), devices=devices)
-    return Layout(mesh, None if bank_axis == "none" else bank_axis)

@@ -248,13 +248,7 @@ def _commit() -> str | None:
     root = pathlib.Path(__file__).parents[2]
     if not (root / ".git").exists() or shutil.which("git") is None:
         return None
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        return git("rev-parse", "--short", "HEAD") + ("+changes" if changed else "")
-    except subprocess.CalledProcessError:  # No commit yet, or a repository of another user.
-        return None
+    command = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--dirty=+changes"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    # Nothing where there is no commit yet, or the repository is another user's.
+    return found.stdout.strip() or None

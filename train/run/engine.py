@@ -3,7 +3,7 @@
 import collections
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -14,42 +14,13 @@ import tag_optax
 from train.errors import UserError
 from train.methods import Batch, TrainState, problem
 from train.run import batches, step
+from train.run.checkpoint import fingerprints
 from train.run.config import Config
 from train.run.devices import Layout
-from train.run.fingerprint import fingerprints
-from train.run.setup import Setup
-from train.run.step import Outcome
+from train.run.step import Learner, Outcome
 from train.streams import Examples, Stream
 
 ONE_DEVICE = Layout()
-
-
-def default_steps_per_call(convolves: bool, platform: str) -> int:
-    """How many steps a compiled call should hold.
-
-    On a CPU, XLA runs convolutions inside a loop several times slower than outside, while a small
-    perceptron's step is mostly dispatch (`benchmarks/stream_throughput.py`). On accelerators
-    fewer calls leave the host more time.
-
-    >>> default_steps_per_call(True, "cpu")
-    1
-    """
-    if platform != "cpu":
-        return 25
-    return 1 if convolves else 50
-
-
-def default_evaluated(convolves: bool, platform: str, pixels: int) -> int:
-    """How many examples of so many pixels an evaluation call should hold.
-
-    Enough to fill a device, few enough for 224x224 images. On a CPU, convolutions are a quarter
-    faster while their maps stay in its caches.
-
-    >>> default_evaluated(True, "cpu", 32 * 32)
-    64
-    """
-    at_once = 2**16 if platform == "cpu" and convolves else 2**18
-    return int(np.clip(at_once // pixels, 16, 500))
 
 
 class Engine:
@@ -70,33 +41,32 @@ class Engine:
         self.num_seeds = num_seeds
         self.layout = layout
         self.method = config.method.value
-        tasks = len(stream.tasks)
-        if run.capacity is not None and run.capacity < tasks:
-            raise UserError(
-                f"--capacity {run.capacity} is less than the {tasks} tasks of {stream.name}."
-            )
-        self._capacity = layout.rounded_up(max(run.capacity or 0, tasks), layout.bank_axis)
-        self._setup = Setup(config, stream, layout, self._capacity)
-        params, stats = self._setup.shapes
-        self.method.check(stream, stats)
-        self.problem = self._setup.problem
-        self._setup.check()
+        self._learner = Learner(config, stream, layout, self.steps())
+        self._learner.check()
+        self.problem, tx = self._learner.problem, self._learner.tx
+        params, _ = self._learner.weights
         convolves = any(leaf.ndim > 3 for leaf in jax.tree.leaves(params))
-        platform = jax.default_backend()
-        self.steps_per_call = run.steps_per_call or default_steps_per_call(convolves, platform)
+        on_cpu = jax.default_backend() == "cpu"
+        # On a CPU, XLA runs convolutions inside a loop several times slower than outside, while a
+        # small perceptron's step is mostly dispatch (`benchmarks/stream_throughput.py`). On
+        # accelerators fewer calls leave the host more time.
+        steps_on_cpu = 1 if convolves else 50
+        self.steps_per_call = run.steps_per_call or (steps_on_cpu if on_cpu else 25)
+        # An evaluation fills a device, and 224x224 images fit. On a CPU, convolutions are a quarter
+        # faster while their maps stay in its caches.
         pixels = math.prod(stream.input_shape[:2]) or 1
-        longest = max(len(self._judged(task)) for task in range(tasks))
-        at_once = min(longest, default_evaluated(convolves, platform, pixels))
-        self._evaluated = layout.rounded_up(at_once, "data")
-        self._update = self._setup.update(self.steps())
+        fitting = (2**16 if on_cpu and convolves else 2**18) // pixels
+        longest = max(len(self._judged(task)) for task in range(len(stream.tasks)))
+        self._evaluated = layout.rounded_up(min(longest, max(16, min(fitting, 500))), "data")
         # One count and one task for all seeds; everything else has a seed axis.
         self._axes: Any = TrainState(*[0] * len(TrainState._fields))._replace(  # type: ignore[arg-type]
-            step=None, opt_state=tag_optax.vmap_axes(self._update.tx, params)
+            step=None, opt_state=tag_optax.vmap_axes(tx, params)
         )
         self.traced: collections.Counter[str] = collections.Counter()
         """How often each function was traced, and so compiled: once for a whole stream."""
-        self._one_seed = self._setup.state_shapes(self._update)
-        self._place_one = layout.state(self._update.tx, self._one_seed, None)
+        # A seed's state alone is as on every mesh, so that it can be saved and go on on another.
+        self._one_seed = jax.eval_shape(_for_any_mesh, self._learner.state)
+        self._place_one = layout.state(self._one_seed)
         axis = layout.bank_axis
         placed = jax.tree.leaves(self._place_one.opt_state) if self._place_one else []
         if axis is not None and not any(axis in tuple(place.spec) for place in placed):
@@ -104,18 +74,28 @@ class Engine:
                 f"--bank-axis {axis} needs an optimizer that keeps moments of every task, such as "
                 f"tag-rmsprop; with {config.optimizer.name} it would change nothing."
             )
-        shardings = layout.state(
-            self._update.tx, self._one_seed, self._axes if num_seeds > 1 else None
-        )
-        everywhere = layout.everywhere()
-        self.has_alpha = self._update.has_alpha
+        shardings = layout.state(self._learner.state)
+        if num_seeds > 1 and shardings is not None:
+            shardings = self._for_seeds(lambda s: layout.sharding(None, *s.spec), shardings)
+        everywhere = layout.sharding()
+        self.has_alpha = self._learner.has_alpha
         """Whether TAG weighs the tasks."""
         self.scores_are_shares = self.problem.score is problem.accuracy
         """Whether scores are accuracies, shown in percent."""
-        init = functools.partial(self._setup.init_state, self._update)
-        self._init = jax.jit(init, out_shardings=self._place_one)
-        self._join = jax.jit(self._join_call, out_shardings=shardings)
-        self._split = jax.jit(self._split_call, out_shardings=self._place_one)
+        self._init = jax.jit(
+            lambda *start: _for_any_mesh(self._learner.init_state(*start)),
+            out_shardings=self._place_one,
+        )
+        self._join = jax.jit(
+            lambda *states: self._for_seeds(
+                lambda *x: jnp.stack(x), *map(self._for_this_mesh, states)
+            ),
+            out_shardings=shardings,
+        )
+        self._split = jax.jit(
+            lambda state, index: _for_any_mesh(self._for_seeds(lambda x: x[index], state)),
+            out_shardings=self._place_one,
+        )
         self._train = jax.jit(
             self._train_call, donate_argnums=0, out_shardings=(shardings, everywhere)
         )
@@ -147,25 +127,28 @@ class Engine:
     def init_one(self, seed: int) -> TrainState:
         """The state of one seed before the first step."""
         # From the host: each device takes its part, and several processes start from the same.
-        start = jax.device_get(
-            (step.random_key(seed), *self._setup.model.init(jax.random.key(seed)))
-        )
+        weights = self._learner.model.init(jax.random.key(seed))
+        start = jax.device_get((step.random_key(seed), *weights))
         with self.layout.active():
             return self._init(*start)
 
     def join(self, states: Sequence[TrainState]) -> TrainState:
         """The states of several seeds side by side."""
-        if self.num_seeds == 1:
-            return states[0]
         with self.layout.active():
-            return self._join(tuple(states))
+            if self.num_seeds == 1:
+                return self._for_this_mesh(states[0])
+            return self._join(*states)
 
     def split(self, state: TrainState, index: int) -> TrainState:
         """The state of one seed."""
-        if self.num_seeds == 1:
-            return state
         with self.layout.active():
+            if self.num_seeds == 1:
+                return _for_any_mesh(state)
             return self._split(state, np.int32(index))
+
+    def _for_this_mesh(self, state: TrainState) -> TrainState:
+        like = self._learner.state.opt_state
+        return state._replace(opt_state=tag_optax.rearrange(state.opt_state, like))
 
     def shapes(self) -> TrainState:
         """The shapes of one seed's state and where its arrays lie, without allocating any."""
@@ -181,12 +164,12 @@ class Engine:
 
     def resizable(self) -> frozenset[str]:
         """The arrays of a state that a longer stream, or more capacity, makes larger."""
-        more = Setup(self.config, self.stream, self.layout, self._capacity + 1, more=1)
-        larger = jax.tree.leaves(more.state_shapes(more.update(self.steps())))
+        longer = Learner(self.config, self.stream, self.layout, self.steps(), more=1)
+        larger = jax.eval_shape(_for_any_mesh, longer.state)
         leaves, _ = jax.tree.flatten_with_path(self._one_seed)
         return frozenset(
             jax.tree_util.keystr(path)
-            for (path, leaf), other in zip(leaves, larger, strict=True)
+            for (path, leaf), other in zip(leaves, jax.tree.leaves(larger), strict=True)
             if leaf.shape != other.shape
         )
 
@@ -272,17 +255,13 @@ class Engine:
     def _judged(self, task: int) -> Examples:
         return getattr(self.stream.tasks[task], self.config.run.evaluate_on)
 
-    def _join_call(self, states: tuple[TrainState, ...]) -> TrainState:
-        def stack(axis: int | None, *parts: Any) -> Any:
-            return parts[0] if axis is None else jax.tree.map(lambda *x: jnp.stack(x), *parts)
+    def _for_seeds(self, function: Callable[..., Any], *states: Any) -> Any:
+        """The function of what each seed has of its own; what they share is as in the first."""
 
-        return jax.tree.map(stack, self._axes, *states, is_leaf=lambda axis: axis is None)
+        def apply(axis: int | None, *parts: Any) -> Any:
+            return parts[0] if axis is None else jax.tree.map(function, *parts)
 
-    def _split_call(self, state: TrainState, index: jax.Array) -> TrainState:
-        def pick(axis: int | None, part: Any) -> Any:
-            return part if axis is None else jax.tree.map(lambda x: x[index], part)
-
-        return jax.tree.map(pick, self._axes, state, is_leaf=lambda axis: axis is None)
+        return jax.tree.map(apply, self._axes, *states, is_leaf=lambda axis: axis is None)
 
     def _train_call(
         self, state: TrainState, batch: Batch, task: jax.Array, first: jax.Array, count: jax.Array
@@ -290,9 +269,7 @@ class Engine:
         self.traced["train"] += 1
 
         def one_step(state: TrainState, batch: Batch, number: jax.Array) -> Any:
-            return step.train_step(
-                self.problem, self.method, self._update, state, batch, task, number
-            )
+            return self._learner.step(state, batch, task, number)
 
         if self.num_seeds == 1:
             batch = jax.tree.map(lambda x: jnp.squeeze(x, axis=1), batch)
@@ -323,6 +300,10 @@ class Engine:
         if self.num_seeds == 1:
             return step.all_finite(state)[None]
         return jax.vmap(step.all_finite, (self._axes,))(state)
+
+
+def _for_any_mesh(state: TrainState) -> TrainState:
+    return state._replace(opt_state=tag_optax.rearrange(state.opt_state))
 
 
 def evaluated_params(state: TrainState) -> Any:

@@ -78,8 +78,7 @@ def check_agreed(settings: Mapping[str, Any]) -> None:
     mine = json.dumps(settings, sort_keys=True, default=str).encode()
     longest = int(np.max(multihost_utils.process_allgather(np.array(len(mine)))))
     padded = np.frombuffer(mine.ljust(longest), np.uint8)
-    texts = [bytes(row).decode() for row in multihost_utils.process_allgather(padded)]
-    first, *others = map(json.loads, texts)
+    first, *others = (json.loads(bytes(row)) for row in multihost_utils.process_allgather(padded))
     for process, other in enumerate(others, start=1):
         different = [
             f"{name} is {first.get(name)} in process 0 and {other.get(name)} in process {process}"
@@ -124,11 +123,8 @@ def catch_stop() -> Iterator[Callable[[range], int | None]]:
         found = [multihost_utils.reached_preemption_sync_point(step) for step in steps]
         return signal.SIGTERM if any(found) else None
 
-    previous = signal.signal(signal.SIGINT, pass_on)
-    try:
+    with signals.handling(pass_on, signal.SIGINT):
         yield reached
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def end_alone(lost: Lost) -> NoReturn:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -16,15 +16,7 @@ from train.run.checkpoint import Checkpoints
 from train.run.directory import Bystander, Keeping, RunDirectory
 from train.run.engine import Engine
 from train.run.progress import RunProgress
-from train.run.records import (
-    FILE,
-    Matrices,
-    NoRecorder,
-    Position,
-    Recorder,
-    to_nested,
-    write_matrices,
-)
+from train.run.records import FILE, Matrices, Position, Recorder, to_nested, write_matrices
 from train.run.signals import Stopped
 from train.run.step import Outcome
 
@@ -38,16 +30,14 @@ class SeedRun:
         self.position = Position()
         self.notes: list[str] = []
         """What was found when the run was opened, for the user."""
-        self._closed = False
         self._checkpoints = None
         if directory.checkpoints is not None:
             self._checkpoints = Checkpoints(
                 directory.checkpoints, keep=keeping.keep, fingerprint=engine.fingerprint
             )
-        self.begun = self._checkpoints is not None and self._checkpoints.latest() is not None
-        mark = None
-        if self.begun:
-            assert self._checkpoints is not None
+        self.begun, mark = False, None
+        if self._checkpoints is not None and self._checkpoints.latest() is not None:
+            self.begun = True
             saved, notes, self.notes = self._checkpoints.restore(
                 engine.shapes(), resizable=engine.resizable()
             )
@@ -58,15 +48,12 @@ class SeedRun:
             hosts.together(self._check_no_records)
             self.state = engine.init_one(self.seed)
         tasks = [task.name for task in engine.stream.tasks]
-        self.matrices = Matrices.empty(
-            tasks, list(engine.stream.sources), has_alpha=engine.has_alpha
-        )
+        sources = list(engine.stream.sources)
+        self.matrices = Matrices.empty(tasks, sources, has_alpha=engine.has_alpha)
         total = sum(engine.steps()[: self.position.task]) + self.position.step
-        self.recorder: Recorder | NoRecorder = NoRecorder()
-        if directory.metrics is not None:
-            self.recorder = Recorder(
-                directory.metrics, mark, tensorboard=keeping.tensorboard, total_steps=total
-            )
+        self.recorder = Recorder(
+            directory.metrics, mark, tensorboard=keeping.tensorboard, total_steps=total
+        )
         for record in self.recorder.records:
             if record["kind"] == "eval":
                 self.matrices.take(record, engine.learned_after(record["task"] - 1).stop - 1)
@@ -94,12 +81,10 @@ class SeedRun:
 
     def close(self, *, answering: bool = True) -> None:
         """Without answering, other processes are gone, and a checkpoint would wait for them."""
-        if self._closed:
-            return
-        self._closed = True
+        checkpoints, self._checkpoints = self._checkpoints, None
         try:
-            if answering and self._checkpoints is not None:
-                self._checkpoints.close()
+            if answering and checkpoints is not None:
+                checkpoints.close()
         finally:
             self.recorder.close()
 
@@ -132,12 +117,11 @@ class Run:
 
         Returns the seeds that failed, and why; raises Stopped after a signal, all of it saved.
         """
-        with (
-            hosts.catch_stop() as stop_signal,
-            self._closing(),
-            hosts.noticing(),
-            self._display.showing(),
-        ):
+        with hosts.catch_stop() as stop_signal, contextlib.ExitStack() as stack:
+            for run in self._runs:
+                stack.push(lambda kind, *_, run=run: run.close(answering=kind is not hosts.Lost))
+            stack.enter_context(hosts.noticing())
+            stack.enter_context(self._display.showing())
             while self.task < self._end and self._well():
                 steps = self._some_steps()
                 learned = self.step == self._steps[self.task]
@@ -159,19 +143,6 @@ class Run:
 
     def _well(self) -> list[int]:
         return [i for i, run in enumerate(self._runs) if run.position.failed is None]
-
-    @contextlib.contextmanager
-    def _closing(self) -> Iterator[None]:
-        answering = True
-        try:
-            yield
-        except hosts.Lost:
-            answering = False
-            raise
-        finally:
-            with contextlib.ExitStack() as stack:
-                for run in self._runs:
-                    stack.callback(run.close, answering=answering)
 
     def _total(self, step: int) -> int:
         return sum(self._steps[: self.task]) + step
@@ -244,27 +215,21 @@ class Run:
         learned = self._engine.learned_after(self.task)
         scores = self._engine.scores(self._state, learned)
         for index in self._well():
-            weights = None
-            if self._engine.has_alpha:  # The rows behind are those of tasks to come.
+            run, step, alpha = self._runs[index], self._steps[self.task], {}
+            accuracies = scores[index].tolist()
+            if self._engine.has_alpha:  # The mean of the steps; rows behind are of tasks to come.
                 added = np.asarray(self._state.alpha_sum, np.float64).reshape(len(self._runs), -1)
-                weights = added[index, : len(learned)]
-            self._evaluated(self._runs[index], scores[index], weights)
+                added, steps = added[index, : len(learned)], step - run.position.skipped_of_task()
+                alpha["alpha"] = to_nested(np.where(added > 0, added, np.nan) / steps)
+            run.matrices.take({"accuracies": accuracies, **alpha}, len(learned) - 1)
+            summary = dataclasses.asdict(metrics.summary(run.matrices.accuracy))
+            measured = {name: value for name, value in summary.items() if math.isfinite(value)}
+            self._record(run, "eval", step, accuracies=accuracies, **measured, **alpha)
+            if run.directory.path is not None:
+                write_matrices(run.directory.path / FILE, run.matrices)
         average = float(scores[self._well()].mean())
         self._display.evaluated(self.task, average, percent=self._engine.scores_are_shares)
         self.task, self.step = self.task + 1, 0
-
-    def _evaluated(self, run: SeedRun, scores: np.ndarray, alpha_sum: np.ndarray | None) -> None:
-        """Records the scores after a task, and the mean weights of its steps."""
-        step, accuracies, alpha = self._steps[self.task], scores.tolist(), {}
-        if alpha_sum is not None:
-            steps = step - run.position.skipped_of_task()
-            alpha["alpha"] = to_nested(np.where(alpha_sum > 0, alpha_sum, np.nan) / steps)
-        run.matrices.take({"accuracies": accuracies, **alpha}, len(scores) - 1)
-        summary = dataclasses.asdict(metrics.summary(run.matrices.accuracy))
-        measured = {name: value for name, value in summary.items() if math.isfinite(value)}
-        self._record(run, "eval", step, accuracies=accuracies, **measured, **alpha)
-        if run.directory.path is not None:
-            write_matrices(run.directory.path / FILE, run.matrices)
 
     def _save(self) -> None:
         for index in self._well():

@@ -3,6 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 _EVERY = 10  # seconds
 
@@ -28,10 +29,9 @@ class RunProgress:
         self._said = time.monotonic()
         self._score = ""
 
-    @contextlib.contextmanager
-    def showing(self) -> Iterator[None]:
+    def showing(self) -> contextlib.AbstractContextManager[Any]:
         """Around all the steps."""
-        yield
+        return contextlib.nullcontext()
 
     def step(self, task: int, step: int, loss: float) -> None:
         """After the given step of a task."""

@@ -44,6 +44,8 @@ class Position:
 class Recorder:
     """Appends records to a file of JSON lines, and to TensorBoard where asked for.
 
+    Without a path it writes nothing: another process does, or nobody asked for it.
+
     Nothing in a record depends on the clock or on how often the run was stopped: an interrupted and
     resumed run leaves the same file, byte for byte. A checkpoint holds the `mark` of what was
     written before it.
@@ -51,19 +53,19 @@ class Recorder:
 
     def __init__(
         self,
-        path: pathlib.Path,
+        path: pathlib.Path | None,
         mark: dict[str, Any] | None = None,
         *,
         tensorboard: bool = False,
         total_steps: int = 0,
     ):
-        content = b"" if mark is None else _marked(path, mark)
+        content = b"" if path is None or mark is None else _marked(path, mark)
         self.records: list[dict[str, Any]] = [json.loads(line) for line in content.splitlines()]
         """What was written before the mark; what came after it will be written again."""
         self._checksum = hashlib.sha256(content)
-        self._file = files.Appended(path, len(content))
+        self._file = None if path is None else files.Appended(path, len(content))
         self._board = None
-        if tensorboard:
+        if tensorboard and path is not None:
             try:
                 from tensorboardX import SummaryWriter
             except ImportError:
@@ -73,6 +75,8 @@ class Recorder:
             self._board = SummaryWriter(logdir=board, purge_step=total_steps + 1)
 
     def write(self, record: dict[str, Any]) -> None:
+        if self._file is None:
+            return
         line = (json.dumps(record, allow_nan=False) + "\n").encode()
         self._file.write(line)
         self._checksum.update(line)
@@ -84,30 +88,18 @@ class Recorder:
                 if math.isfinite(value):
                     self._board.add_scalar(f"{record['kind']}/{name}", value, record["total_steps"])
 
-    def mark(self) -> dict[str, Any]:
+    def mark(self) -> dict[str, Any] | None:
         """How far the file goes, and a checksum of it; it is on the disk then."""
+        if self._file is None:
+            return None
         self._file.sync()
         return {"bytes": self._file.size, "sha256": self._checksum.hexdigest()}
 
     def close(self) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
         if self._board is not None:
             self._board.close()
-
-
-class NoRecorder:
-    """Writes nothing: another process does, or nobody asked for it."""
-
-    records: tuple[dict[str, Any], ...] = ()
-
-    def write(self, record: dict[str, Any]) -> None:
-        pass
-
-    def mark(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def _marked(path: pathlib.Path, mark: dict[str, Any]) -> bytes:
@@ -209,11 +201,7 @@ def read_matrices(path: pathlib.Path) -> Matrices:
 
 
 def to_nested(array: np.ndarray) -> list[Any]:
-    """Nested lists for JSON, which has no NaN: it becomes null, which numpy reads as NaN.
-
-    >>> to_nested(np.array([[0.5, np.nan]])), np.array([0.5, None], float)
-    ([[0.5, None]], array([0.5, nan]))
-    """
+    """Nested lists for JSON, which has no NaN: it becomes null, which numpy reads as NaN."""
     values = array.astype(object)
     values[np.isnan(array)] = None
     return values.tolist()

@@ -18,22 +18,29 @@ class Stopped(Exception):
 
 
 @contextlib.contextmanager
+def handling(handle: Callable[[int, FrameType | None], None], *signums: int) -> Iterator[None]:
+    """Calls `handle` at these signals, as long as one is inside."""
+    previous = {each: signal.signal(each, handle) for each in signums}
+    try:
+        yield
+    finally:
+        for each, handler in previous.items():
+            signal.signal(each, handler)
+
+
+@contextlib.contextmanager
 def catch_stop() -> Iterator[Callable[[], int | None]]:
     """Yields a function that returns the signal received, or None; a second one ends the process at
     once, as if nothing were caught."""
     received: list[int] = []
+    with contextlib.ExitStack() as catching:
 
-    def note(signum: int, frame: FrameType | None) -> None:
-        received.append(signum)
-        for each in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(each, previous[each])
+        def note(signum: int, frame: FrameType | None) -> None:
+            received.append(signum)
+            catching.close()
 
-    previous = {each: signal.signal(each, note) for each in (signal.SIGINT, signal.SIGTERM)}
-    try:
+        catching.enter_context(handling(note, signal.SIGINT, signal.SIGTERM))
         yield lambda: received[0] if received else None
-    finally:
-        for each, handler in previous.items():
-            signal.signal(each, handler)
 
 
 def stop_without(parent: int) -> None:

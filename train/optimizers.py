@@ -245,6 +245,7 @@ OPTIMIZERS: dict[str, Optimizer] = {
     "tag-age": TagRMSProp(relatedness="age"),
     "tag-g": TagRMSProp(relatedness="first_gradients"),
     "tag-self": TagRMSProp(relatedness="self"),
+    "tag-anchored": TagRMSProp(relatedness="self", b=7.0, anchor=10.0),
 }
 
 

@@ -23,6 +23,11 @@ _PAPERS: dict[str, dict[str, tuple[float, ...]]] = {
     },
     "tag-rmsprop": {"learning_rate": _TAG_RMSPROP_RATES, "b": _TAG_B},
     "tag-adagrad": {"learning_rate": (0.005, 0.001, 0.0005, 0.00025, 0.0001), "b": _TAG_B},
+    "tag-anchored": {
+        "anchor": (2.0, 5.0, 10.0, 20.0),
+        "b": (5.0, 7.0),
+        "learning_rate": (0.0005, 0.00025),
+    },
     "tag-adam": {"learning_rate": (0.005, 0.001, 0.0005, 0.00025, 0.0001), "b": _TAG_B},
 }
 

@@ -73,16 +73,8 @@ class Bank(abc.ABC):
         return gradient
 
     @abc.abstractmethod
-    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
-        """The empty bank, given a live row of zeros.
-
-        ``whole``: no leaf is split over devices, nor compared by itself.
-        """
-
-    def zero_past(self, bank: PyTree, params: Params) -> PyTree:
-        """The sum of no task's second moments, laid out as `sum_past` gives it."""
-        del bank
-        return _rows.zeros_like(params, None)
+    def init(self, live: Live, capacity: int) -> PyTree:
+        """The empty bank, given a live row of zeros."""
 
     @abc.abstractmethod
     def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
@@ -126,20 +118,21 @@ class RowPerTask(Bank):
     def splits(self, bank: PyTree) -> bool:
         return self.split or _rows.is_split(bank)
 
-    @abc.abstractmethod
-    def encode(self, live: Live, like: PyTree) -> PyTree:
-        """The row that is kept of a live one, in a bank like this."""
+    def encode(self, live: Live) -> PyTree:
+        """The row that is kept of a live one."""
+        return live
 
-    @abc.abstractmethod
     def decode(self, row: PyTree, live: Live) -> Live:
-        """The live row of what was kept, laid out as a live one is."""
+        """The live row of what was kept, in the dtypes of a live one."""
+        del live
+        return row
 
     def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:
         spread = self.split or _rows.is_spread(bank)
 
         def put(i: jax.Array, bank: PyTree) -> PyTree:
             # The barrier keeps XLA from encoding ahead of the loop, which would be at every step.
-            row = self.encode(lax.optimization_barrier((live, i))[0], bank)
+            row = self.encode(lax.optimization_barrier((live, i))[0])
             # A fresh state puts zeros on zeros.
             return _rows.set_row(bank, jnp.maximum(change.left, 0), row, spread)
 

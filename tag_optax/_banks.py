@@ -28,26 +28,15 @@ class _Full(RowPerTask):
     def storage(self, moment: str) -> jax.typing.DTypeLike | None:
         return self.nu_dtype if moment == "nu" else self.mu_dtype
 
-    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
-        row = {name: _rows.join(moment) for name, moment in live.items()} if whole else live
-        return _rows.stack(row, capacity)
-
-    def zero_past(self, bank: PyTree, params: Params) -> PyTree:
-        return _rows.laid_as(super().zero_past(bank, params), bank["nu"])
-
-    def encode(self, live: Live, like: PyTree) -> PyTree:
-        return _rows.row_as(live, like)
-
-    def decode(self, row: PyTree, live: Live) -> Live:
-        # Leaves of different dtypes are joined in the widest.
-        return _rows.narrowed(_rows.row_as(row, live), live)
+    def init(self, live: Live, capacity: int) -> PyTree:
+        return _rows.stack(live, capacity)
 
     def products(
         self, bank: PyTree, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
     ) -> jax.Array:
-        rows = direction(bank)
-        present = _rows.laid_as(direction(live), rows)
-        return _rows.row_products(rows, present, active, scope, dtype, self.splits(bank))
+        return _rows.row_products(
+            direction(bank), direction(live), active, scope, dtype, self.splits(bank)
+        )
 
     def sum_past(self, bank: PyTree, weights: jax.Array, past: Params, active: jax.Array) -> Params:
         return _rows.weighted_rows(weights, bank["nu"], past, active, self.splits(bank))
@@ -64,8 +53,8 @@ class _RunningSum(Bank):
                 f"{' or '.join(map(repr, fitting))}, or bank='full'."
             )
 
-    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
-        del live, capacity, whole
+    def init(self, live: Live, capacity: int) -> PyTree:
+        del live, capacity
         return ()  # The sum is the state's field `past`.
 
     def exchange(self, live: Live, past: Params, bank: PyTree, change: Change) -> Exchanged:

@@ -47,23 +47,19 @@ class _Clustered(Bank):
     def splits(self, bank: PyTree) -> bool:
         return self.split or _rows.is_split(bank)
 
-    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
-        row = {name: _rows.join(moment) for name, moment in live.items()} if whole else live
+    def init(self, live: Live, capacity: int) -> PyTree:
         return Clusters(
-            rows=_rows.stack(row, self.count),
+            rows=_rows.stack(live, self.count),
             row_of=jnp.full((capacity,), -1, jnp.int32),
             sizes=jnp.zeros((self.count,), jnp.int32),
         )
-
-    def zero_past(self, bank: Clusters, params: Params) -> PyTree:
-        return _rows.laid_as(super().zero_past(bank, params), bank.rows["nu"])
 
     def exchange(self, live: Live, past: Params, bank: Clusters, change: Change) -> Exchanged:
         left, task, changed = change
         bank = lax.fori_loop(
             0,
             (changed & (left >= 0)).astype(jnp.int32),
-            lambda _, bank: self._put(bank, _rows.row_as(live, bank.rows), left),
+            lambda _, bank: self._put(bank, live, left),
             bank,
         )
         # A task alone in its row takes it up again. One that shares its row starts afresh, and its
@@ -72,7 +68,7 @@ class _Clustered(Bank):
         alone = (row >= 0) & (bank.sizes[row] == 1)
 
         def take() -> Live:
-            kept = _rows.narrowed(_rows.row_as(_rows.get_row(bank.rows, row), live), live)
+            kept = _rows.get_row(bank.rows, row)
             return jax.tree.map(lambda x: jnp.where(alone, x, jnp.zeros_like(x)), kept)
 
         live = lax.cond(changed, take, lambda: live)
@@ -138,8 +134,8 @@ class _Clustered(Bank):
         self, bank: Clusters, live: Live, active: jax.Array, scope: str, dtype: jnp.dtype
     ) -> jax.Array:
         rows = direction(bank.rows)
-        present = _rows.laid_as(direction(live), rows)
-        return _rows.row_products(rows, present, active, scope, dtype, self.splits(bank.rows))
+        split = self.splits(bank.rows)
+        return _rows.row_products(rows, direction(live), active, scope, dtype, split)
 
     def lengths(self, bank: Clusters) -> jax.Array:
         return bank.rows["length"].T

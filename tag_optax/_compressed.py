@@ -162,12 +162,11 @@ class _Compressed(RowPerTask):
         size = sum(x.size for x in jax.tree.leaves(gradient))
         return sketch(gradient, self.sketch_size) if size > self.sketch_size else gradient
 
-    def init(self, live: Live, capacity: int, whole: bool) -> PyTree:
-        empty = jax.tree.map(jnp.zeros_like, _encode(live, split=not whole))
+    def init(self, live: Live, capacity: int) -> PyTree:
+        empty = jax.tree.map(jnp.zeros_like, self.encode(live))
         return _rows.stack(empty, capacity)
 
-    def encode(self, live: Live, like: PyTree) -> PyTree:
-        del like
+    def encode(self, live: Live) -> PyTree:
         return _encode(live, self.splits(live["nu"]))
 
     def decode(self, row: PyTree, live: Live) -> Live:

@@ -138,9 +138,9 @@ def grow(opt_state: OptState, task_capacity: int) -> OptState:
 def rearrange(opt_state: OptState, like: OptState | None = None) -> OptState:
     """The state as it must be for another mesh.
 
-    Where no device holds only a part of a bank, its small leaves are joined in one array; where
-    tasks or parameters are split (``split=True``), every leaf is by itself. Save the state with
-    ``rearrange(state)``, and what is restored fits any of them.
+    Where no device holds only a part of a bank, the small leaves of what represents a task are
+    joined in one array; where tasks or parameters are split (``split=True``), every leaf is by
+    itself. Save the state with ``rearrange(state)``, and what is restored fits any of them.
 
     Args:
         opt_state: Any state; only TAG states in it change.
@@ -155,10 +155,10 @@ def rearrange(opt_state: OptState, like: OptState | None = None) -> OptState:
         >>> tx = tag_optax.tag_rmsprop(5.0, task_capacity=4)
         >>> state = tx.init(params)
         >>> saved = tag_optax.rearrange(state)
-        >>> jax.tree.map(jnp.shape, saved[0].bank["nu"])
+        >>> jax.tree.map(jnp.shape, saved[0].bank["direction"])
         {'b': (4, 2), 'w': (4, 3, 2)}
         >>> state = tag_optax.rearrange(saved, like=jax.eval_shape(tx.init, params))
-        >>> state[0].bank["nu"].vector.shape
+        >>> state[0].bank["direction"].vector.shape
         (4, 8)
     """
 
@@ -167,7 +167,7 @@ def rearrange(opt_state: OptState, like: OptState | None = None) -> OptState:
 
     def parted(state: ScaleByTagState) -> ScaleByTagState:
         def part(node: Any) -> Any:
-            return _rows.laid_as(node, state.live["nu"]) if is_joined(node) else node
+            return _rows.part(node, state.live["nu"]) if is_joined(node) else node
 
         return jax.tree.map(part, state, is_leaf=is_joined)
 

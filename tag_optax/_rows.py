@@ -1,8 +1,9 @@
 """Stacks of rows, one row a task, and how a step reads them.
 
-A stack is a tree of arrays with a leading task axis. Where no device holds only a part of it, its
-small leaves are joined in one vector (`join`): a program of few large operations runs faster than
-one of many small ones, and compiles faster. Else every leaf keeps its parameter's sharding.
+A stack is a tree of arrays with a leading task axis. It stays a tree (never one flat matrix) so
+that every leaf keeps its parameter's sharding, and because XLA compiles one kernel for all leaves
+of a shape, but one for every slice of a vector. Only what represents a task in comparisons, which
+no step parts again, has its small leaves joined in one vector (`join`).
 
 A step reads stacks twice: inner products of every row with one row (the relatedness), and a
 weighted sum of the rows (the second moments). Both follow the tasks seen and not the capacity.
@@ -56,17 +57,13 @@ def join(tree: PyTree, lead: int = 0) -> PyTree:
     return Joined(_concatenated(small, lead), jax.tree.unflatten(structure, large))
 
 
-def laid_as(tree: PyTree, like: PyTree, lead: int = 0) -> PyTree:
-    """A tree with its small leaves joined as those of ``like`` are, or parted as they are."""
-    if isinstance(tree, Joined) == isinstance(like, Joined):
-        return tree
-    if isinstance(like, Joined):
-        return join(tree, lead)
+def part(joined: Joined, like: PyTree) -> PyTree:
+    """What was joined, or a stack of it, leaf by leaf in the shapes of a row like this."""
     leaves, structure = jax.tree.flatten(like)
-    parts = iter(_parted(tree.vector, tuple(x.shape for x in leaves if _is_small(x.shape))))
+    parts = iter(_parted(joined.vector, tuple(x.shape for x in leaves if _is_small(x.shape))))
     parted = [
         next(parts) if _is_small(leaf.shape) else large
-        for leaf, large in zip(leaves, structure.flatten_up_to(tree.large), strict=True)
+        for leaf, large in zip(leaves, structure.flatten_up_to(joined.large), strict=True)
     ]
     return jax.tree.unflatten(structure, parted)
 
@@ -102,11 +99,6 @@ def _parted(vector: jax.Array, shapes: tuple[tuple[int, ...], ...]) -> list[jax.
         lax.slice_in_dim(vector, start, end, axis=-1).reshape(*lead, *shape)
         for start, end, shape in zip(starts, ends, shapes, strict=False)
     ]
-
-
-def row_as(row: dict[str, PyTree], like: dict[str, PyTree]) -> dict[str, PyTree]:
-    """`laid_as` of every moment."""
-    return {name: laid_as(moment, like[name]) for name, moment in row.items()}
 
 
 def zeros_like(params: PyTree, dtype: jax.typing.DTypeLike | None) -> PyTree:

@@ -29,7 +29,7 @@ class ScaleByTagState(NamedTuple):
     steps: jax.Array  # int32 [K]: finite steps of each task; 0 for a task not seen.
     alpha: jax.Array  # [K], or [leaves, K] for scope leaf: weights of the last step.
     live: Live  # "nu", "mu", "direction", "length" of the present task, as far as they are read.
-    past: Params  # sum_s alpha(t, s) V[s] of the last step, laid out as the bank's rows are.
+    past: Params  # sum_s alpha(t, s) V[s] of the last step, like the parameters.
     anchor: Params  # The parameters when the last task ended; () where nothing is pulled to them.
     bank: Any  # What the bank keeps of the tasks; the full one the live row, stacked: [K, ...].
 
@@ -87,16 +87,15 @@ def scale_by_rule(
             live["direction"] = _rows.zeros_like(seen, kind.storage("direction"))
         if related.compares and related.is_cosine:
             live["length"] = jnp.zeros((groups,), dtype)
-        bank = kind.init(live, task_capacity, scope == "global" and not kind.splits(params))
         return ScaleByTagState(
             live_task=jnp.full((), -1, jnp.int32),
             visited=jnp.zeros((task_capacity,), bool),
             steps=jnp.zeros((task_capacity,), jnp.int32),
             alpha=jnp.zeros((groups, task_capacity)[scope == "global" :], dtype),
             live=live,
-            past=kind.zero_past(bank, params),
+            past=_rows.zeros_like(params, None),
             anchor=jax.tree.map(jnp.zeros_like, params) if pulls else (),
-            bank=bank,
+            bank=kind.init(live, task_capacity),
         )
 
     @jax.jit  # So that an eager call is compiled once, not at every step.
@@ -167,9 +166,8 @@ def scale_by_rule(
 
         # W = alpha(t, t) V[t] + sum_s alpha(t, s) V[s]. In a bad step it is NaN, and so the update.
         of_own = jnp.where(good, own, jnp.nan)
-        of_past = _rows.laid_as(past, live["nu"])
         w = jax.tree.map(
-            lambda v, p: of_own.astype(v.dtype) * v + p.astype(v.dtype), live["nu"], of_past
+            lambda v, p: of_own.astype(v.dtype) * v + p.astype(v.dtype), live["nu"], past
         )
         steps = jnp.where(here & good, optax.safe_increment(steps), steps)
         n = steps[task]
@@ -190,7 +188,7 @@ def scale_by_rule(
             return scaled.astype(u.dtype)
 
         places = (params, anchored) if pulls else ()
-        scaled = jax.tree.map(rescale, updates, along, w, of_past, *places)
+        scaled = jax.tree.map(rescale, updates, along, w, past, *places)
         return scaled, ScaleByTagState(
             live_task=jnp.where(changed, task, state.live_task),
             visited=state.visited | here,
@@ -231,9 +229,7 @@ def scale_by_rule(
             raise ValueError("anchor= needs the parameters: tx.update(grads, state, params, ...).")
         task = _checks.check_task_id(task_id, state.steps.shape[0])
         # As in optax, a leaf may come without a gradient. It counts as zero, and gets no update.
-        g = jax.tree.map(
-            lambda v, u: jnp.zeros_like(v) if u is None else u, state.live["nu"], updates
-        )
+        g = jax.tree.map(lambda p, u: jnp.zeros_like(p) if u is None else u, state.past, updates)
         scaled, state = step(g, state, params if pulls else (), task)
         return jax.tree.map(lambda x, u: None if u is None else x, scaled, updates), state
 

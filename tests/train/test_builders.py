@@ -248,9 +248,10 @@ def test_mini_imagenet_split_of_the_whole(tmp_path):
         (tmp_path / name).mkdir()
         for k in range(600 if name == NAMES[0] else 1):
             (tmp_path / name / f"{k}.jpg").touch()
-    first, *_ = read_classes(tmp_path)
-    assert (len(first.train), len(first.test)) == (480, 120)
-    assert set(map(str, first.train)).isdisjoint(map(str, first.test))
+    splits = read_classes(tmp_path)
+    train, test = (splits[split][NAMES[0]] for split in ("train", "test"))
+    assert (len(train), len(test)) == (480, 120)
+    assert set(map(str, train)).isdisjoint(map(str, test))
 
 
 def test_mini_imagenet_that_is_none(tmp_path):

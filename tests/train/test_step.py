@@ -87,6 +87,9 @@ BY_HAND = {
     "tag-age": functools.partial(TAG, relatedness="age"),
     "tag-g": functools.partial(TAG, relatedness="first_gradients"),
     "tag-self": functools.partial(TAG, relatedness="own"),
+    "tag-anchored": functools.partial(
+        tag_optax.tag_rmsprop, 7.0, 3, relatedness="own", bank="running_sum", anchor=10.0
+    ),
 }
 
 

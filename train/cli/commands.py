@@ -23,7 +23,9 @@ from train.run.config import Config
 from train.run.devices import Devices
 from train.run.directory import Keeping
 from train.run.result import RunResult
-from train.streams import STREAMS, DataStatus, data_status, prepare, prepare_advice
+from train.streams import STREAMS, data_status, prepare
+from train.streams.named import prepare_advice
+from train.streams.preparation import DataStatus
 
 
 def execute(command: object, display: Display) -> bool:

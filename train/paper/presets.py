@@ -3,9 +3,9 @@
 The paper gives rates for four streams, and for `rotated-mnist` those of SGD and TAG-RMSProp, which
 are the ones of Split-CIFAR100: the other optimizers, and `permuted-mnist`, take theirs from there
 too. The rates of `rotated-digits` are the best of a grid on its validation part
-(`benchmarks/digits_rates.py`). `tag-anchored` is ours: its settings are the best of two grids on the
-held-out part of Split-CIFAR100 (`benchmarks/results/anchored.json`), and the same on every stream
-but for TAG-RMSProp's rate. What comes from outside has its own defaults.
+(`benchmarks/digits_rates.py`). `tag-anchored` is ours: its settings are the best of two grids on
+the held-out part of Split-CIFAR100 (`benchmarks/results/anchored.json`), and the same on every
+stream but for TAG-RMSProp's rate. What comes from outside has its own defaults.
 """
 
 import functools

@@ -23,11 +23,7 @@ class Summary:
 
 
 def average_accuracy(a: ArrayLike) -> NDArray[np.float64]:
-    """A_t: the mean accuracy over the tasks learned so far, NaN where one was not measured.
-
-    >>> average_accuracy([[0.9, np.nan], [0.5, 0.7]])
-    array([0.9, 0.6])
-    """
+    """A_t: the mean accuracy over the tasks learned so far, NaN where one was not measured."""
     a = _square(a)
     return np.array([a[t, : t + 1].mean() for t in range(len(a))])
 
@@ -37,66 +33,40 @@ def forgetting(a: ArrayLike) -> NDArray[np.float64]:
 
     The best is over all measurements before task t, so that F_t is negative where learning task t
     improved the earlier ones.
-
-    >>> forgetting([[0.9, np.nan], [0.5, 0.7]])
-    array([nan, 0.4])
     """
     a = _square(a)
     # fmax ignores NaN as nanmax does, but is silent where a task was never measured.
     best = np.fmax.accumulate(a, axis=0)
-    return _over_earlier_tasks([best[t - 1, :t] - a[t, :t] for t in range(1, len(a))])
+    return np.array([np.nan, *((best[t - 1] - a[t])[:t].mean() for t in range(1, len(a)))])
 
 
 def learning_accuracy(a: ArrayLike) -> NDArray[np.float64]:
-    """L_t: the mean accuracy that each task had just after it was learned.
-
-    >>> learning_accuracy([[0.9, np.nan], [0.5, 0.7]])
-    array([0.9, 0.8])
-    """
+    """L_t: the mean accuracy that each task had just after it was learned."""
     learned = np.diagonal(_square(a))
     return np.cumsum(learned) / np.arange(1, len(learned) + 1)
 
 
 def backward_transfer(a: ArrayLike) -> NDArray[np.float64]:
-    """BWT_t: what learning later tasks added to the earlier ones, on average; NaN for t = 0.
-
-    >>> backward_transfer([[0.9, np.nan], [0.5, 0.7]])
-    array([ nan, -0.4])
-    """
+    """BWT_t: what learning later tasks added to the earlier ones, on average; NaN for t = 0."""
     a = _square(a)
-    learned = np.diagonal(a)
-    return _over_earlier_tasks([a[t, :t] - learned[:t] for t in range(1, len(a))])
+    change = a - np.diagonal(a)
+    return np.array([np.nan, *(change[t, :t].mean() for t in range(1, len(a)))])
 
 
 def summary(a: ArrayLike) -> Summary:
-    """All metrics after the last finished task: the last whose row is measured up to itself.
-
-    >>> summary([[0.9, np.nan], [np.nan, np.nan]])
-    Summary(accuracy=0.9, forgetting=nan, learning_accuracy=0.9, backward_transfer=nan,
-            tasks_finished=1)
-    """
-    accuracy = average_accuracy(a)
-    finished = np.flatnonzero(~np.isnan(accuracy))
-    if finished.size == 0:
+    """All metrics after the last finished task: the last whose row is measured up to itself."""
+    finished = np.flatnonzero(~np.isnan(average_accuracy(a)))
+    if not finished.size:
         return Summary(np.nan, np.nan, np.nan, np.nan, 0)
-    last = finished[-1]
-    return Summary(
-        accuracy=float(accuracy[last]),
-        forgetting=float(forgetting(a)[last]),
-        learning_accuracy=float(learning_accuracy(a)[last]),
-        backward_transfer=float(backward_transfer(a)[last]),
-        tasks_finished=int(last) + 1,
-    )
+    curves = average_accuracy, forgetting, learning_accuracy, backward_transfer
+    last = int(finished[-1])
+    return Summary(*(float(curve(a)[last]) for curve in curves), tasks_finished=last + 1)
 
 
 def over_seeds(values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The mean and the standard deviation (ddof = 0) over the first axis, one row for each seed.
 
     Where one seed has no value neither has the mean: a mean over fewer seeds is another quantity.
-
-    >>> mean, std = over_seeds([[0.5, 0.7], [0.7, np.nan]])
-    >>> mean, std
-    (array([0.6, nan]), array([0.1, nan]))
     """
     values = np.asarray(values, np.float64)
     return values.mean(axis=0), values.std(axis=0)
@@ -107,8 +77,3 @@ def _square(a: ArrayLike) -> NDArray[np.float64]:
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ValueError(f"the accuracy matrix must be [tasks, tasks], not {list(a.shape)}")
     return a
-
-
-def _over_earlier_tasks(rows: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The mean of each row, after a NaN for the first task, which has none before it."""
-    return np.array([np.nan, *(row.mean() for row in rows)])

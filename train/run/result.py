@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -43,6 +42,7 @@ class Trained:
     """Parameters and stats; read only when they are asked for."""
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class RunResult:
     """What `train.fit` returns and `train.load` reads: one seed, or several.
 
@@ -50,29 +50,22 @@ class RunResult:
     the result of one seed alone.
     """
 
-    def __init__(
-        self,
-        config: Record,
-        stream: Mapping[str, Any],
-        model: Any,
-        runs: Sequence[Trained],
-        failed: Mapping[int, str] | None = None,
-    ):
-        self.config = config
-        """All settings, by their names."""
-        self.stream = stream
-        """Names, classes and sizes of the tasks."""
-        self.failed = dict(failed or {})
-        """Seeds that could not go on, and why."""
-        self._model = model
-        self.runs = list(runs)
-        """One for each seed."""
+    config: Record
+    """All settings, by their names."""
+    stream: Mapping[str, Any]
+    """Names, classes and sizes of the tasks."""
+    model: Any
+    """What was trained, if that is known."""
+    runs: Sequence[Trained]
+    """One for each seed."""
+    failed: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """Seeds that could not go on, and why."""
 
     def __getitem__(self, seed: int) -> "RunResult":
         chosen = [run for run in self.runs if run.seed == seed]
         if not chosen:
             raise KeyError(f"There is no seed {seed}: the seeds are {self.seeds}.")
-        return RunResult(self.config, self.stream, self._model, chosen)
+        return RunResult(self.config, self.stream, self.model, chosen)
 
     def __repr__(self) -> str:
         return (
@@ -93,9 +86,7 @@ class RunResult:
     @property
     def class_names(self) -> list[str]:
         """One for each output; numbers where the stream names none."""
-        return list(self.stream["class_names"]) or [
-            str(unit) for unit in range(self.stream["num_outputs"])
-        ]
+        return self.stream["class_names"] or list(map(str, range(self.stream["num_outputs"])))
 
     @property
     def matrices(self) -> np.ndarray:
@@ -174,13 +165,14 @@ class RunResult:
                 f"The inputs must be a batch [n, {', '.join(map(str, expected))}], as in training, "
                 f"and have the shape {list(x.shape)}."
             )
-        row = jnp.int32(len(self.tasks) if task is None else self._number(task))
+        row = len(self.tasks) if task is None else self._number(task)
+        tasks, nothing = np.full(min(_AT_ONCE, len(x)), row, np.int32), np.zeros(0)
         found = []
         for start in range(0, len(x), _AT_ONCE):
             block = x[start : start + _AT_ONCE]
             # Filled up, so that the last block compiles nothing anew.
-            filled = block[np.arange(min(_AT_ONCE, len(x))) % len(block)]
-            found.append(np.asarray(self._network(*weights, filled, row))[: len(block)])
+            batch = Batch(block[np.arange(len(tasks)) % len(block)], nothing, tasks, nothing)
+            found.append(np.asarray(self._network(*weights, batch))[: len(block)])
         return np.concatenate(found)
 
     def predict(self, x: Any, task: int | str | None = None) -> Prediction:
@@ -194,13 +186,9 @@ class RunResult:
                 f"The targets of {self.stream['name']} are no classes: use outputs(x) instead."
             )
         outputs = self.outputs(x, task)
-        labels = outputs.argmax(axis=-1)
-        names = self.class_names
-        return Prediction(
-            labels,
-            np.asarray(jax.nn.softmax(outputs.astype(np.float32), axis=-1)),
-            [names[label] for label in labels.ravel()],
-        )
+        labels, names = outputs.argmax(axis=-1), self.class_names
+        probabilities = np.asarray(jax.nn.softmax(outputs.astype(np.float32)))
+        return Prediction(labels, probabilities, [names[label] for label in labels.ravel()])
 
     def save(self, path: str | pathlib.Path) -> None:
         """Writes the weights to a .safetensors file, under dotted names."""
@@ -243,8 +231,8 @@ class RunResult:
 
     @functools.cached_property
     def _network(self) -> Callable[..., Any]:
-        """(params, stats, x, row of the mask) -> what the network answers."""
-        inputs, model = _made(self._model, self.stream)
+        """(params, stats, batch) -> what the network answers."""
+        inputs, model = _made(self.model, self.stream)
         if self.config["compute_dtype"] != "float32":
             model = with_compute_dtype(model, self.config["compute_dtype"])
         asked = Problem(
@@ -259,14 +247,7 @@ class RunResult:
             offset=self.stream["offset"],
             batch_size=_AT_ONCE,
         )
-
-        @jax.jit
-        def outputs(params: Any, stats: Any, x: Any, row: jax.Array) -> jax.Array:
-            nothing = jnp.zeros(len(x))
-            batch = Batch(x, nothing, jnp.full(len(x), row), nothing)
-            return problem.frozen_outputs(asked, params, stats, batch)
-
-        return outputs
+        return jax.jit(functools.partial(problem.frozen_outputs, asked))
 
 
 def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
@@ -278,23 +259,21 @@ def load(directory: str | pathlib.Path, model: Any = None) -> RunResult:
         networks, and functions and classes of importable modules.
     """
     directory = pathlib.Path(directory)
-    paths = [directory]
-    if not (directory / "config.json").exists():
-        found = directory.glob("seed-*/config.json")
-        paths = sorted((path.parent for path in found), key=lambda p: int(p.name[5:] or 0))
+    alone = (directory / "config.json").exists()
+    paths = [directory] if alone else [p.parent for p in directory.glob("seed-*/config.json")]
     if not paths:
         raise UserError(f"{directory} is no run's directory: there is no config.json in it.")
-    found = [read_measured(path) for path in paths]
-    record = found[0].config
+    found = sorted(map(read_measured, sorted(paths)), key=lambda measured: measured.seed)
+    record, first = found[0].config, found[0].path
     for each in found:
         if each.config != record:
-            raise UserError(f"{each.path} has other settings than {paths[0]}: load one of them.")
+            raise UserError(f"{each.path} has other settings than {first}: load one of them.")
     try:
-        stream = read_description(paths[0] / "stream.json")
+        stream = read_description(first / "stream.json")
     except FileNotFoundError:  # A run that is published: what it measured, and no network.
         stream = {"name": record["stream"], "tasks": [{"name": name} for name in found[0].tasks]}
     else:
-        model = _model_by_name(record, paths[0]) if model is None else model
+        model = _model_by_name(record, first) if model is None else model
 
     def weights(path: pathlib.Path) -> tuple[Any, Any]:
         params, stats = jax.eval_shape(_made(model, stream)[1].init, jax.random.key(0))

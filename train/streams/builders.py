@@ -9,8 +9,9 @@ import re
 import sys
 import tarfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 import tensorflow_datasets as tfds
@@ -29,46 +30,45 @@ _LARGEST = 1 << 20
 
 FOLDER = "mini_imagenet"
 PARTS = ("train", "val", "test")
-NUM_CLASSES = 100
-SIDE = 84
+NUM_CLASSES, SIDE = 100, 84
 _SUFFIXES = {".jpg", ".jpeg", ".png"}
 
-Images: TypeAlias = Sequence[pathlib.Path] | Sequence[np.ndarray] | np.ndarray
+Classes: TypeAlias = Mapping[str, Sequence[pathlib.Path] | Sequence[np.ndarray]]
+"""The images of each class, as files or as uint8[84, 84, 3]."""
 Encoded: TypeAlias = Iterator[tuple[str, dict[str, Any]]]
 
 
-def _described(
-    builder: Any, about: str, homepage: str, shape: tuple[int, ...], label: tfds.features.ClassLabel
-) -> tfds.core.DatasetInfo:
-    return tfds.core.DatasetInfo(
-        builder=builder,
-        description=about,
-        homepage=homepage,
-        features=tfds.features.FeaturesDict(
-            {"image": tfds.features.Image(shape=shape), "label": label}
-        ),
-        supervised_keys=("image", "label"),
-        metadata=tfds.core.MetadataDict(unreadable=0),
-    )
-
-
-class NotMnist(tfds.core.GeneratorBasedBuilder):
-    """The letters of `notMNIST_small.tar.gz`, 28x28 and grey; a tenth of each is the test split."""
+class _Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+    """What the two have in common."""
 
     VERSION = tfds.core.Version("1.0.0")
+    url_infos = None  # Nothing is downloaded, so there are no checksums to look for.
+    about: ClassVar[str]
+    homepage: ClassVar[str]
+    shape: ClassVar[tuple[int, int, int]]
+
+    def _info(self) -> tfds.core.DatasetInfo:
+        image = tfds.features.Image(shape=self.shape)
+        label = tfds.features.ClassLabel(num_classes=DATA_SETS[self.name].num_classes)
+        return tfds.core.DatasetInfo(
+            builder=self,
+            description=self.about,
+            homepage=self.homepage,
+            features=tfds.features.FeaturesDict({"image": image, "label": label}),
+            supervised_keys=("image", "label"),
+            metadata=tfds.core.MetadataDict(unreadable=0),
+        )
+
+
+class NotMnist(_Builder):
+    """The letters of `notMNIST_small.tar.gz`, 28x28 and grey; a tenth of each is the test split."""
+
     MANUAL_DOWNLOAD_INSTRUCTIONS = (
         f"Put into the manual directory: {DATA_SETS['not_mnist'].manual}."
     )
-    url_infos = None  # Nothing is downloaded, so there are no checksums to look for.
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return _described(
-            self,
-            "The letters A to J in many fonts, as a harder MNIST.",
-            "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html",
-            (28, 28, 1),
-            tfds.features.ClassLabel(names=list(LETTERS)),
-        )
+    about = "The letters A to J in many fonts, as a harder MNIST."
+    homepage = "http://yaroslavvb.blogspot.com/2011/09/notmnist-dataset.html"
+    shape = (28, 28, 1)
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
         letters, unreadable = read_archive(pathlib.Path(dl_manager.manual_dir) / ARCHIVE)
@@ -76,18 +76,18 @@ class NotMnist(tfds.core.GeneratorBasedBuilder):
             print(f"not_mnist: skipped {unreadable} unreadable images", file=sys.stderr)
         metadata: Any = self.info.metadata
         metadata["unreadable"] = unreadable
+        features: Any = self.info.features
+        features["label"].names = list(LETTERS)
         # In the order of their names, so that the order in the archive does not matter.
         keys = sorted(letters)
-        test = spaced(np.array([LETTERS.index(letter) for letter, _ in keys]), 0.1)
+        test = spaced(np.array([letter for letter, _ in keys]), 0.1)
         return {
-            split: self._generate_examples(
-                (keys[k], letters[keys[k]]) for k in np.flatnonzero(part)
-            )
+            split: self._generate_examples({key: letters[key] for key in compress(keys, part)})
             for split, part in (("train", ~test), ("test", test))
         }
 
-    def _generate_examples(self, letters: Iterable[tuple[tuple[str, str], bytes]]) -> Encoded:
-        for (letter, name), content in letters:
+    def _generate_examples(self, letters: Mapping[tuple[str, str], bytes]) -> Encoded:
+        for (letter, name), content in letters.items():
             yield f"{letter}/{name}", {"image": content, "label": letter}
 
 
@@ -123,41 +123,22 @@ def read_archive(path: pathlib.Path) -> tuple[dict[tuple[str, str], bytes], int]
     return letters, unreadable
 
 
-class ImageClass(NamedTuple):
-    """One class of miniImageNet, its images as files or as uint8[n, 84, 84, 3]."""
-
-    name: str
-    train: Images
-    test: Images
-
-
-class MiniImagenet(tfds.core.GeneratorBasedBuilder):
+class MiniImagenet(_Builder):
     """100 classes of 84x84 images, from class folders or the three pickles; all of them in both
     splits: 480 images to learn from and 120 to test a class."""
 
-    VERSION = tfds.core.Version("1.0.0")
     MANUAL_DOWNLOAD_INSTRUCTIONS = f"Put into the manual directory: {DATA_SETS[FOLDER].manual}."
-    url_infos = None
-
-    def _info(self) -> tfds.core.DatasetInfo:
-        return _described(
-            self,
-            "100 classes of ImageNet at 84x84, as in Vinyals et al., 2016.",
-            "https://arxiv.org/abs/1606.04080",
-            (SIDE, SIDE, 3),
-            tfds.features.ClassLabel(num_classes=NUM_CLASSES),
-        )
+    about = "100 classes of ImageNet at 84x84, as in Vinyals et al., 2016."
+    homepage = "https://arxiv.org/abs/1606.04080"
+    shape = (SIDE, SIDE, 3)
 
     def _split_generators(self, dl_manager: tfds.download.DownloadManager) -> dict[str, Any]:
-        classes = read_classes(pathlib.Path(dl_manager.manual_dir))
+        splits = read_classes(pathlib.Path(dl_manager.manual_dir))
         features: Any = self.info.features
-        features["label"].names = [one.name for one in classes]
-        return {
-            "train": self._generate_examples({one.name: one.train for one in classes}),
-            "test": self._generate_examples({one.name: one.test for one in classes}),
-        }
+        features["label"].names = list(splits["train"])
+        return {split: self._generate_examples(classes) for split, classes in splits.items()}
 
-    def _generate_examples(self, classes: Mapping[str, Images]) -> Encoded:
+    def _generate_examples(self, classes: Classes) -> Encoded:
         metadata: Any = self.info.metadata
         for name, images in classes.items():
             for position, image in enumerate(images):
@@ -172,76 +153,65 @@ class MiniImagenet(tfds.core.GeneratorBasedBuilder):
                     yield f"{name}/{position}", {"image": content, "label": name}
 
 
-def read_classes(manual_dir: pathlib.Path) -> list[ImageClass]:
-    """The 100 classes in order, from whichever layout is there."""
+def read_classes(manual_dir: pathlib.Path) -> dict[str, Classes]:
+    """The 100 classes in order, in "train" and in "test", from whichever layout is there."""
     root = manual_dir / FOLDER if (manual_dir / FOLDER).is_dir() else manual_dir
     pickles = [root / f"mini-imagenet-cache-{part}.pkl" for part in PARTS]
     if any(path.exists() for path in pickles):
-        classes = _from_pickles(pickles)
-    elif (root / "train").is_dir():
-        classes = _from_parts({part: _folders(root / part) for part in PARTS})
+        parts = [_pickled(path) for path in pickles]
     else:
-        classes = [_split(name, files) for name, files in _folders(root).items()]
-    if len(classes) != NUM_CLASSES:
+        parts = [_folders(root / part) for part in (PARTS if (root / "train").is_dir() else [""])]
+        parts = [part for part in parts if part]
+    # Two parts of the same classes are the splits; otherwise each class is split.
+    if len(parts) == 2 and set(parts[0]) == set(parts[1]):
+        train, test = parts[0], {name: parts[1][name] for name in parts[0]}
+    else:
+        classes = {name: images for part in parts for name, images in part.items()}
+        if len(classes) < sum(map(len, parts)):
+            raise UserError(
+                "train/, val/ and test/ of miniImageNet share some of their classes. Either two of "
+                "them hold the same classes, or each class is in one of them only."
+            )
+        train, test = {}, {}
+        for name, images in classes.items():
+            held_out = spaced(np.zeros(len(images), int), 0.2)
+            train[name] = list(compress(images, ~held_out))
+            test[name] = list(compress(images, held_out))
+    if len(train) != NUM_CLASSES:
         raise UserError(
-            f"{root} has {len(classes)} classes of images instead of {NUM_CLASSES}. "
+            f"{root} has {len(train)} classes of images instead of {NUM_CLASSES}. "
             f"{MiniImagenet.MANUAL_DOWNLOAD_INSTRUCTIONS}"
         )
-    return classes
+    return {"train": train, "test": test}
 
 
-def _folders(root: pathlib.Path) -> dict[str, list[pathlib.Path]]:
+def _folders(root: pathlib.Path) -> Classes:
     """The image files of each class folder, both in the order of their names."""
-    if not root.is_dir():
-        return {}
-    folders = {
+    folders = sorted(root.iterdir()) if root.is_dir() else []
+    found = {
         folder.name: sorted(path for path in folder.iterdir() if path.suffix.lower() in _SUFFIXES)
-        for folder in sorted(root.iterdir())
+        for folder in folders
         if folder.is_dir()
     }
-    return {name: files for name, files in folders.items() if files}
+    return {name: files for name, files in found.items() if files}
 
 
-def _from_parts(parts: dict[str, dict[str, list[pathlib.Path]]]) -> list[ImageClass]:
-    """train/ and val/ are the splits where they share their classes; else all classes are split."""
-    train, *others = [part for part in parts.values() if part]
-    if len(others) == 1 and set(train) == set(others[0]):
-        return [ImageClass(name, train[name], others[0][name]) for name in train]
-    names = [name for part in parts.values() for name in part]
-    if len(set(names)) < len(names):
-        raise UserError(
-            "train/, val/ and test/ of miniImageNet share some of their classes. Either two of "
-            "them hold the same classes, or each class is in one of them only."
-        )
-    return [_split(name, files) for part in parts.values() for name, files in part.items()]
-
-
-def _from_pickles(paths: Sequence[pathlib.Path]) -> list[ImageClass]:
-    classes = []
-    for path in paths:
-        if not path.is_file():
-            raise UserError(f"There is no {path}: all three pickles are needed.")
-        content = load_arrays(path)
-        images = content.get("image_data") if isinstance(content, dict) else None
-        members = content.get("class_dict") if isinstance(content, dict) else None
-        if not (
-            isinstance(images, np.ndarray)
-            and images.dtype == np.uint8
-            and images.shape[1:] == (SIDE, SIDE, 3)
-            and isinstance(members, dict)
-        ):
-            raise UserError(f"{path} lacks image_data (uint8[n, 84, 84, 3]) or class_dict.")
-        for name, indices in members.items():
-            rows = np.asarray(indices)
-            if rows.dtype.kind not in "iu" or not np.all((rows >= 0) & (rows < len(images))):
-                raise UserError(f"{path}: class {name} names images that are not there.")
-            classes.append(_split(str(name), images[rows]))
+def _pickled(path: pathlib.Path) -> Classes:
+    if not path.is_file():
+        raise UserError(f"There is no {path}: all three pickles are needed.")
+    content = load_arrays(path)
+    found: Any = content if isinstance(content, dict) else {}
+    images, members = found.get("image_data"), found.get("class_dict")
+    fits = isinstance(images, np.ndarray) and images.shape[1:] == (SIDE, SIDE, 3)
+    if not fits or images.dtype != np.uint8 or not isinstance(members, dict):
+        raise UserError(f"{path} lacks image_data (uint8[n, 84, 84, 3]) or class_dict.")
+    classes = {}
+    for name, indices in members.items():
+        rows = np.asarray(indices)
+        if rows.dtype.kind not in "iu" or not np.all((rows >= 0) & (rows < len(images))):
+            raise UserError(f"{path}: class {name} names images that are not there.")
+        classes[str(name)] = list(images[rows])
     return classes
-
-
-def _split(name: str, images: list[pathlib.Path] | np.ndarray) -> ImageClass:
-    test = spaced(np.zeros(len(images), int), 0.2)
-    return ImageClass(name, *([images[k] for k in np.flatnonzero(part)] for part in (~test, test)))
 
 
 BUILDERS = {builder.name: builder for builder in (MiniImagenet, NotMnist)}

@@ -12,26 +12,18 @@ import pathlib
 import sys
 import tempfile
 import zlib
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from train import files
 from train.errors import UserError
 from train.streams import prepared
-from train.streams.prepared import Blocks, Directory, Prepared
+from train.streams.prepared import Arrays, Directory, Prepared
 
 # Goes into every key: raise it when the decoding changes what the arrays hold.
 _DECODING = "1"
 _CHECKSUM = "crc32"
-
-
-class Arrays(NamedTuple):
-    """One split of a data set."""
-
-    images: np.ndarray  # uint8[n, height, width, channels], memory-mapped if from the cache.
-    labels: np.ndarray  # int64[n], classes of the data set.
 
 
 def cache_directory(cache_dir: Directory | None = None) -> pathlib.Path:
@@ -42,24 +34,16 @@ def cache_directory(cache_dir: Directory | None = None) -> pathlib.Path:
     return files.at_home(cache_dir)
 
 
-def entry(
-    data: Prepared, split: str, image_shape: tuple[int, int, int], cache_dir: pathlib.Path
-) -> pathlib.Path:
-    """Where the decoded split is kept. The digest tells a subset from the whole data set of the
-    same version, and data that were prepared anew from those they replace."""
-    part = data.splits[split]
-    identity = [_DECODING, part.num_bytes, *part.shard_lengths]
-    digest = hashlib.sha256(" ".join(map(str, identity)).encode()).hexdigest()[:10]
-    size = "x".join(map(str, image_shape))
-    return cache_dir / f"{data.name}-{data.version}-{split}-{part.num_examples}-{size}-{digest}"
-
-
 def load(
     data: Prepared, split: str, image_shape: tuple[int, int, int], cache_dir: pathlib.Path
 ) -> Arrays:
-    """The decoded split, from the cache if it is there, through the cache if not."""
-    path = entry(data, split, image_shape, cache_dir)
-    shape = (data.splits[split].num_examples, *image_shape)
+    """The decoded split, its images memory-mapped; it is decoded if the cache does not hold it."""
+    part = data.splits[split]
+    shape, size = (part.num_examples, *image_shape), "x".join(map(str, image_shape))
+    # Other than a subset of the same version has, or data that were prepared anew.
+    identity = " ".join(map(str, [_DECODING, part.num_bytes, *part.shard_lengths]))
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:10]
+    path = cache_dir / f"{data.name}-{data.version}-{split}-{part.num_examples}-{size}-{digest}"
     try:
         if path.exists():
             try:
@@ -105,10 +89,10 @@ def _open(path: pathlib.Path, shape: Sequence[int]) -> Arrays:
     # Two thirds of a second a gigabyte, where a wrong pixel would go unnoticed for ever.
     if (path / _CHECKSUM).read_text() != f"{zlib.crc32(labels, zlib.crc32(images)):08x}\n":
         raise ValueError("its checksum is another one")
-    return Arrays(images, labels)
+    return images, labels
 
 
-def _write(directory: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> None:
+def _write(directory: pathlib.Path, shape: Sequence[int], blocks: Iterable[Arrays]) -> None:
     labels, checksum = [], 0
     # Not through a writable map: there a full disk is a bus error, here it is an OSError.
     with (directory / "images.npy").open("wb") as file:
@@ -119,12 +103,7 @@ def _write(directory: pathlib.Path, shape: Sequence[int], blocks: Blocks) -> Non
             file.write(written)
             checksum = zlib.crc32(written, checksum)
             labels.append(block_labels)
-        file.flush()
-        os.fsync(file.fileno())
     every_label = np.concatenate(labels)
-    with (directory / "labels.npy").open("wb") as file:
-        np.save(file, every_label)
-        file.flush()
-        os.fsync(file.fileno())
-    checksum = zlib.crc32(every_label.data, checksum)
-    (directory / _CHECKSUM).write_text(f"{checksum:08x}\n")
+    np.save(directory / "labels.npy", every_label)
+    # What a power cut leaves half written does not agree with it, and is decoded again.
+    (directory / _CHECKSUM).write_text(f"{zlib.crc32(every_label.data, checksum):08x}\n")

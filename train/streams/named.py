@@ -3,8 +3,9 @@
 import dataclasses
 import functools
 import inspect
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -12,8 +13,8 @@ import numpy as np
 from train import settings
 from train.errors import UserError
 from train.streams import cache, prepared
-from train.streams.data_sets import DATA_SETS, Source
-from train.streams.prepared import Directories, Directory
+from train.streams.data_sets import DATA_SETS
+from train.streams.prepared import Arrays, Directories, Directory
 from train.streams.stream import Examples, Stream, Task, Transform
 
 DEGREES = 30
@@ -51,8 +52,7 @@ class NamedStream:
     def __post_init__(self) -> None:
         count, seed, most = self.num_tasks, self.order_seed, self.most_tasks
         settings.check(count >= 1, "num_tasks", "must be at least 1", count)
-        rule = f"must be at most {most} for {self.name}"
-        settings.check(count <= most, "num_tasks", rule, count)
+        settings.check(count <= most, "num_tasks", f"must be at most {most} for {self.name}", count)
         settings.check(seed is None or seed >= 0, "order_seed", "must not be negative", seed)
 
     @property
@@ -67,44 +67,34 @@ class NamedStream:
     def open(self, data_dirs: Directories = None, cache_dir: Directory | None = None) -> Stream:
         """The tasks with their examples; images stay on disk until they are taken."""
         plans = self.plans()
-        sources = self._sources({plan.data_set: None for plan in plans}, data_dirs, cache_dir)
+        used = dict.fromkeys(plan.data_set for plan in plans)
+        sources = self._sources(list(used), data_dirs, cache_dir)
         one_head = getattr(self, "shared_head", False)  # Not all streams have this setting.
         tasks: list[Task] = []
-        class_names: list[str] = []
+        names: list[str] = []
         for plan in plans:
-            source = sources[plan.data_set]
-            names = [source.class_names[one] for one in plan.classes]
-            if one_head:
-                class_names.clear()
-            class_names += names
-            head = range(len(class_names) - len(names), len(class_names))
+            train, test, known, _ = sources[plan.data_set]
+            start = 0 if one_head else len(names)
+            names[start:] = [known[one] for one in plan.classes]
+            head = range(start, len(names))
             units = np.full(DATA_SETS[plan.data_set].num_classes, -1, np.int32)
             units[list(plan.classes)] = head
             parts = []
-            for arrays in (source.train, source.test):
-                labels = units[arrays.labels]
-                rows = np.flatnonzero(labels >= 0)
-                parts.append(Examples(arrays.images, rows, labels[rows], plan.transform))
+            for images, labels in (train, test):
+                answers = units[labels]
+                rows = np.flatnonzero(answers >= 0)
+                parts.append(Examples(images, rows, answers[rows], plan.transform))
             tasks.append(Task(plan.name, *parts, classes=head))
-        return Stream(
-            name=self.name,
-            tasks=tasks,
-            num_outputs=len(class_names),
-            scale=self.scale,
-            offset=self.offset,
-            sources=[source.line for source in sources.values()],
-            class_names=class_names,
-        )
+        lines = [line for *_, line in sources.values()]
+        return Stream(self.name, tasks, len(names), self.scale, self.offset, lines, names)
 
     def _sources(
-        self, names: Iterable[str], data_dirs: Directories, cache_dir: Directory | None
-    ) -> dict[str, Source]:
-        """Every data set once, all missing ones in one error."""
+        self, names: Sequence[str], data_dirs: Directories, cache_dir: Directory | None
+    ) -> dict[str, tuple[Arrays, Arrays, Sequence[str], str]]:
+        """What is read of every data set; all missing ones are in one error."""
         directories = prepared.data_directories(data_dirs)
-        wanted = [DATA_SETS[name] for name in names]
-        found = {
-            one.name: prepared.find(one.name, directories) for one in wanted if not one.embedded
-        }
+        stored = [name for name in names if not DATA_SETS[name].embedded]
+        found = {name: prepared.find(name, directories) for name in stored}
         missing = [name for name, data in found.items() if data is None]
         if missing:
             raise UserError(
@@ -118,10 +108,8 @@ class NamedStream:
                     "only TensorFlow reads. Prepare it as array_record, in another directory or "
                     f"after deleting this one. {prepare_advice(self, [data.name])}"
                 )
-        decoded = cache.cache_directory(cache_dir)
-        return {
-            one.name: one.read(found.get(one.name), self.image_shape, decoded) for one in wanted
-        }
+        shape, decoded = self.image_shape, cache.cache_directory(cache_dir)
+        return {name: DATA_SETS[name].read(found.get(name), shape, decoded) for name in names}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -190,16 +178,11 @@ class Rotation:
         x = np.arange(width)[None, :] - (width - 1) / 2
         source_y = cosine * y + sine * x + (height - 1) / 2
         source_x = cosine * x - sine * y + (width - 1) / 2
-        top, left = np.floor(source_y).astype(int), np.floor(source_x).astype(int)
-        down, right = source_y - top, source_x - left
-        corners = [
-            (top, left, (1 - down) * (1 - right)),
-            (top, left + 1, (1 - down) * right),
-            (top + 1, left, down * (1 - right)),
-            (top + 1, left + 1, down * right),
-        ]
         self._pixels, self._weights = [], []
-        for row, column, weight in corners:
+        for down, right in itertools.product((0, 1), repeat=2):
+            row = np.floor(source_y).astype(int) + down
+            column = np.floor(source_x).astype(int) + right
+            weight = (1 - np.abs(source_y - row)) * (1 - np.abs(source_x - column))
             inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
             self._pixels.append(np.where(inside, row * width + column, 0).ravel())
             self._weights.append(np.where(inside, weight, 0).astype(np.float32).reshape(1, -1, 1))
@@ -285,24 +268,15 @@ class RotatedDigits(Rotations):
     image_shape = (16, 16, 1)
 
 
-STREAMS: dict[str, NamedStream] = {
-    kind.name: kind()
-    for kind in (
-        *(SplitCifar100, SplitMiniImagenet, SplitCub, FiveDatasets),
-        *(RotatedMnist, PermutedMnist, RotatedDigits),
-    )
-}
+_OTHER_CLASSES = (SplitCifar100, SplitMiniImagenet, SplitCub, FiveDatasets)
+_SAME_CLASSES = (RotatedMnist, PermutedMnist, RotatedDigits)
+STREAMS: dict[str, NamedStream] = {kind.name: kind() for kind in _OTHER_CLASSES + _SAME_CLASSES}
 
 
 def as_stream(
     given: Any, data_dirs: Directories = None, cache_dir: Directory | None = None
 ) -> Stream:
-    """Opens whatever a user may give for a stream.
-
-    >>> x, y = np.zeros((2, 3), np.float32), np.array([0, 1])
-    >>> as_stream(lambda: [Task("first", (x, y), (x, y))]).num_outputs
-    2
-    """
+    """Opens whatever a user may give for a stream."""
     name = getattr(given, "__name__", type(given).__name__)
     if callable(given):
         try:
@@ -323,14 +297,7 @@ def as_stream(
 
 
 def prepare_advice(stream: NamedStream, data_sets: Sequence[str]) -> str:
-    """What to type to prepare some data sets of a stream, and what to bring, as a sentence.
-
-    >>> prepare_advice(STREAMS["rotated-mnist"], ["mnist"])
-    'Prepare with: python -m train prepare rotated-mnist'
-    >>> prepare_advice(STREAMS["five-datasets"], ["mnist", "not_mnist"])
-    'Prepare with: python -m train prepare five-datasets --manual-dir DIR, where DIR holds
-    notMNIST_small.tar.gz (from http://yaroslavvb.com/upload/notMNIST/)'
-    """
+    """What to type to prepare some data sets of a stream, and what to bring, as a sentence."""
     manual = [DATA_SETS[name].manual for name in data_sets if DATA_SETS[name].manual]
     brought = f" --manual-dir DIR, where DIR holds {' and '.join(manual)}" if manual else ""
     return f"Prepare with: python -m train prepare {stream.name}{brought}"

@@ -32,9 +32,7 @@ def prepare(
     """
     if name not in STREAMS:
         raise UserError(f'There is no stream "{name}". {nearest(name, STREAMS)}')
-    directories = prepared.data_directories()
-    if data_dir is not None:
-        directories = [*prepared.data_directories(data_dir), *directories]
+    directories = [*prepared.data_directories(data_dir), *prepared.data_directories()]
     target = directories[0]
     manual = files.at_home(manual_dir or target / "downloads" / "manual")
     missing = []
@@ -49,22 +47,12 @@ def prepare(
         if found and found.directory.is_relative_to(target):
             raise UserError(
                 f"{found.directory} holds {data_set.name} as {found.file_format}. Delete it, or "
-                "choose another directory: "
-                f"python -m train prepare {name} --data-dir DIR"
+                f"choose another directory: python -m train prepare {name} --data-dir DIR"
             )
         _check_needs(data_set, manual)
         missing.append(data_set)
     for data_set in missing:
-        made = (target / each for each in ("downloads/extracted", "downloads", data_set.name))
-        absent = [path for path in (*made, target, *target.parents) if not path.exists()]
-        try:
-            _prepare(data_set, target, manual)
-        except BaseException:
-            # The directories that it made and left empty are removed.
-            for path in absent:
-                with contextlib.suppress(OSError):  # It has something in it, or was never made.
-                    path.rmdir()
-            raise
+        _prepare(data_set, target, manual)
 
 
 def _check_needs(data_set: DataSet, manual: pathlib.Path) -> None:
@@ -91,11 +79,20 @@ def _prepare(data_set: DataSet, directory: pathlib.Path, manual: pathlib.Path) -
     config = tfds.download.DownloadConfig(
         manual_dir=manual if data_set.manual else None, try_download_gcs=False
     )
+    made = (directory / each for each in ("downloads/extracted", "downloads", data_set.name))
+    absent = [path for path in (*made, directory, *directory.parents) if not path.exists()]
     try:
         _builder(data_set, directory).download_and_prepare(download_config=config)
-    # The first is also what `requests` raises.
-    except (OSError, tfds.download.DownloadError, NonMatchingChecksumError) as error:
-        raise UserError(f"{data_set.name} could not be prepared in {directory}: {error}") from error
+    except BaseException as error:
+        # The directories that it made and left empty are removed.
+        for path in absent:
+            with contextlib.suppress(OSError):  # It has something in it, or was never made.
+                path.rmdir()
+        # The first is also what `requests` raises.
+        if isinstance(error, OSError | tfds.download.DownloadError | NonMatchingChecksumError):
+            why = f"{data_set.name} could not be prepared in {directory}: {error}"
+            raise UserError(why) from error
+        raise
 
 
 def _builder(data_set: DataSet, directory: pathlib.Path) -> Any:
@@ -140,17 +137,7 @@ def _status(stream: str, data_set: DataSet, directories: tuple[pathlib.Path, ...
     data = prepared.find(data_set.name, directories)
     if data is None:
         return DataStatus(stream, data_set.name, directories, present=False)
-    num_train, num_test = (data.splits[split].num_examples for split in prepared.SPLITS)
-    return DataStatus(
-        stream,
-        data_set.name,
-        directories,
-        data.readable,
-        num_train,
-        num_test,
-        data.directory,
-        data.version,
-        data.file_format,
-        num_bytes=sum(path.stat().st_size for path in data.directory.iterdir()),
-        subset=data_set.is_subset(num_train, num_test),
-    )
+    sizes = data.splits["train"].num_examples, data.splits["test"].num_examples
+    num_bytes = sum(path.stat().st_size for path in data.directory.iterdir())
+    copy = data.directory, data.version, data.file_format, num_bytes, data_set.is_subset(*sizes)
+    return DataStatus(stream, data_set.name, directories, data.readable, *sizes, *copy)

@@ -4,7 +4,6 @@ Reading `dataset_info.json` needs no TFDS, so looking around, and opening a cach
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import functools
 import io
@@ -12,7 +11,7 @@ import os
 import pathlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,8 +22,8 @@ from train.errors import UserError
 
 SPLITS = ("train", "test")
 BLOCK = 512
-Blocks: TypeAlias = Iterable[tuple[np.ndarray, np.ndarray]]
-"""Some images and their labels at a time."""
+Arrays: TypeAlias = tuple[np.ndarray, np.ndarray]
+"""Images, uint8[n, height, width, channels], and labels, int64[n]: classes of the data set."""
 _MODES = {1: "L", 3: "RGB"}
 Directory: TypeAlias = str | os.PathLike[str]
 Directories: TypeAlias = Sequence[Directory] | Directory | None
@@ -53,10 +52,8 @@ class Prepared:
 
     def class_names(self, num_classes: int) -> list[str]:
         """As TFDS keeps them; the numbers where it has none, or not one for each class."""
-        try:
-            names = files.read(self.directory / "label.labels.txt", str.splitlines, "text")
-        except FileNotFoundError:
-            names = []
+        path = self.directory / "label.labels.txt"
+        names = files.read(path, str.splitlines, "text") if path.exists() else []
         return names if len(names) == num_classes else list(map(str, range(num_classes)))
 
 
@@ -82,7 +79,7 @@ def find(name: str, directories: Sequence[pathlib.Path]) -> Prepared | None:
             if re.fullmatch(r"\d+(\.\d+)*", path.parent.name)
         }
         copies += [_read(name, versions[number]) for number in sorted(versions, reverse=True)]
-    return next((copy for copy in copies if copy.readable), copies[0] if copies else None)
+    return max(copies, key=lambda copy: copy.readable, default=None)  # The first of the best.
 
 
 def _read(name: str, directory: pathlib.Path) -> Prepared:
@@ -91,42 +88,38 @@ def _read(name: str, directory: pathlib.Path) -> Prepared:
         info = files.read_json(path)
         splits = {}
         for split in info["splits"]:
-            lengths = tuple(int(length) for length in split["shardLengths"])
-            num_bytes = int(split.get("numBytes", 0))
-            splits[split["name"]] = Split(sum(lengths), num_bytes, lengths)
+            lengths = tuple(map(int, split["shardLengths"]))
+            splits[split["name"]] = Split(sum(lengths), int(split.get("numBytes", 0)), lengths)
         file_format = info.get("fileFormat", "tfrecord")
-    except UserError as error:
-        raise UserError(f"{error} Delete {directory} and prepare {name} again.") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-        raise UserError(
-            f"{path} cannot be understood ({type(error).__name__}: {error}). "
-            f"Delete {directory} and prepare {name} again."
-        ) from error
+    except Exception as error:  # Of another shape than TFDS writes.
+        why = f"{path} cannot be understood ({type(error).__name__}: {error})."
+        why = error if isinstance(error, UserError) else why
+        raise UserError(f"{why} Delete {directory} and prepare {name} again.") from error
     for split in SPLITS:
         if split not in splits:
             raise UserError(f"{name} in {directory} has no split {split}.")
         shards = len(list(directory.glob(f"{name}-{split}.{file_format}-*")))
-        if shards != len(splits[split].shard_lengths):
+        expected = len(splits[split].shard_lengths)
+        if shards != expected:
             raise UserError(
-                f"{name} in {directory} has {shards} of {len(splits[split].shard_lengths)} files "
-                f"of split {split}. Delete that directory and prepare {name} again."
+                f"{name} in {directory} has {shards} of {expected} files of split {split}. "
+                f"Delete that directory and prepare {name} again."
             )
     return Prepared(name, directory.name, directory, file_format, splits)
 
 
-def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Blocks:
-    """All images (uint8[n, *image_shape]) and labels (int64[n]) of a split, a block at a time."""
+def blocks(data: Prepared, split: str, image_shape: tuple[int, int, int]) -> Iterator[Arrays]:
+    """A split, a block of images and labels at a time."""
     decode = functools.partial(decode_image, image_shape=image_shape)
     try:
         import tensorflow_datasets as tfds  # Half a second, and not needed once the cache is there.
 
         builder: Any = tfds.builder_from_directory(data.directory)
         features = builder.info.features
-        encoded = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
-        if "image" not in encoded or "label" not in features:
+        kept = [key for key, kind in features.items() if isinstance(kind, tfds.features.Image)]
+        if "image" not in kept or "label" not in features:
             raise ValueError("it has no image and label")
-        # Pillow decodes and resizes them.
-        skip = {key: tfds.decode.SkipDecoding() for key in encoded}
+        skip = dict.fromkeys(kept, tfds.decode.SkipDecoding())  # Pillow decodes and resizes them.
         source = builder.as_data_source(split, decoders=skip)
         # Small images are decoded faster than threads can pass the interpreter lock around.
         large = image_shape[0] * image_shape[1] > 64 * 64
@@ -152,9 +145,7 @@ def decode_image(encoded: bytes, image_shape: tuple[int, int, int]) -> np.ndarra
     """An encoded image as uint8 of this shape: grey or RGB, resized where it must be."""
     height, width, channels = image_shape
     with Image.open(io.BytesIO(encoded)) as image:
-        image = image.convert(_MODES[channels])
-        if image.size != (width, height):
-            image = image.resize((width, height), Image.Resampling.BILINEAR)
+        image = image.convert(_MODES[channels]).resize((width, height), Image.Resampling.BILINEAR)
         return np.asarray(image).reshape(image_shape)
 
 
@@ -170,9 +161,7 @@ def encoded(content: bytes, size: tuple[int, int], mode: str) -> bytes | None:
         raise
     except Exception:  # Pillow has one for each way in which a file can be broken or too large.
         return None
-    if converted.size != size:
-        converted = converted.resize(size, Image.Resampling.BILINEAR)
-    return png(np.asarray(converted))
+    return png(np.asarray(converted.resize(size, Image.Resampling.BILINEAR)))
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -181,9 +170,6 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-@contextlib.contextmanager
-def _bombs_refused() -> Iterator[None]:
+def _bombs_refused() -> "warnings.catch_warnings[None]":
     """Pillow refuses an image that is twice too large, and of a smaller one it only warns."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
+    return warnings.catch_warnings(action="error", category=Image.DecompressionBombWarning)

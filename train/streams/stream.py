@@ -212,7 +212,7 @@ class Stream:
                 part: Examples = getattr(task, name)
                 digest.update(f"{name} {len(part)} ".encode())
                 # Few rows tell data sets apart, and a memory-mapped array is read nowhere else.
-                arrays = (part.take(_spread(len(part), 64))[0], part.y) if len(part) else ()
+                arrays = (part.take(_spread(part, 64))[0], part.y) if len(part) else ()
                 for array in arrays:
                     digest.update(f"{array.dtype.str} {array.shape} ".encode())
                     digest.update(array.tobytes())
@@ -238,11 +238,8 @@ class Stream:
 
     def shortened(self, most: int) -> "Stream":
         """The stream with at most so many examples in each part of a task, spread over the part."""
-
-        def shorten(part: Examples) -> Examples:
-            return part.only(_spread(len(part), most)) if len(part) > most else part
-
-        return dataclasses.replace(self, tasks=[task.changed(shorten) for task in self.tasks])
+        tasks = [task.changed(lambda part: part.only(_spread(part, most))) for task in self.tasks]
+        return dataclasses.replace(self, tasks=tasks)
 
     def holding_out(self, fraction: float) -> "Stream":
         """The stream with this share of each class's training examples moved to `validation`.
@@ -274,9 +271,6 @@ def spaced(labels: np.ndarray, fraction: float) -> np.ndarray:
 
     No random numbers: the choice depends on nothing but the data. Of a class of two examples or
     more at least one is marked and one left.
-
-    >>> spaced(np.array([0, 0, 0, 0, 1, 1, 1, 1, 2]), 0.5).astype(int)
-    array([0, 1, 0, 1, 0, 1, 0, 1, 0])
     """
     marked = np.zeros(len(labels), bool)
     for label in np.unique(labels):
@@ -286,8 +280,9 @@ def spaced(labels: np.ndarray, fraction: float) -> np.ndarray:
     return marked
 
 
-def _spread(length: int, most: int) -> np.ndarray:
-    return np.linspace(0, length - 1, min(length, most)).round().astype(np.int64)
+def _spread(part: Examples, most: int) -> np.ndarray:
+    """So many positions at equal distances, or all of them."""
+    return np.linspace(0, len(part) - 1, min(len(part), most)).round().astype(np.int64)
 
 
 def _examples(given: Examples | Pair, what: str) -> Examples:
@@ -296,15 +291,14 @@ def _examples(given: Examples | Pair, what: str) -> Examples:
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UserError(f"{what} must be a pair of arrays, (x, y), or Examples.")
     arrays = []
-    for each, name in zip(given, "xy", strict=True):
+    for each, part in zip(given, (f"x in {what}", f"y in {what}"), strict=True):
         try:  # Not asarray, which would hide that an array is memory-mapped.
             array = np.asanyarray(each)
         except ValueError as error:
-            raise UserError(f"{name} in {what} is no array: {error}.") from error
-        _check_dtype(array.dtype, f"{name} in {what}")
+            raise UserError(f"{part} is no array: {error}.") from error
+        _check_dtype(array.dtype, part)
         if not array.ndim:
-            one = f"{name} in {what} must have an axis of examples"
-            raise UserError(f"{one}, and is a single value.")
+            raise UserError(f"{part} must have an axis of examples, and is a single value.")
         arrays.append(array)
     x, y = arrays
     if len(x) != len(y):
@@ -370,7 +364,7 @@ def _check(part: Examples, classes: Sequence[int] | None, has: str) -> str:
             one = f"{classes[0]} to {classes[-1]}" if isinstance(classes, range) else classes
             raise UserError(f"{has} of class {wrong[0]}, and its classes are {one}.")
     # A memory-mapped array is not read to its end for this.
-    looked_at = _spread(len(part), 64 if isinstance(part.x, np.memmap) else len(part))
+    looked_at = _spread(part, 64 if isinstance(part.x, np.memmap) else len(part))
     for start in range(0, len(looked_at) if part.x.dtype.kind == "f" else 0, 4096):
         if not np.isfinite(part.take(looked_at[start : start + 4096])[0]).all():
             raise UserError(f"{has} with NaN or infinity in x.")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -84,11 +85,46 @@ def cosine(section: Section) -> list[str]:
         "a cosine for each tensor": find(section, "tag-rmsprop", alpha_scope="leaf"),
         "no cosine": find(section, "tag-self"),
     }
-    comparisons = [
-        ("one cosine", "no cosine"),
-        ("a cosine for each tensor", "no cosine"),
-        ("one cosine", "a cosine for each tensor"),
-    ]
+    return _contrast(
+        "What the cosine adds",
+        "TAG-RMSProp weighs the second moments of earlier tasks by a cosine: one over all "
+        "parameters (`tag-rmsprop`), or one for each tensor (`--alpha-scope leaf`). `tag-self` is "
+        "the same without any: 1 for every earlier task.",
+        named,
+        [
+            ("one cosine", "no cosine"),
+            ("a cosine for each tensor", "no cosine"),
+            ("one cosine", "a cosine for each tensor"),
+        ],
+        _range_of_weights(named["one cosine"]),
+    )
+
+
+def anchor(section: Section) -> list[str]:
+    """What holding on to where the last task ended adds."""
+    return _contrast(
+        "What the anchor adds",
+        "`tag-anchored` is `tag-self` with b = 7, pulled back to the parameters with which the "
+        "last task ended (`--anchor 10`), and evaluated with averaged parameters (`--average "
+        "0.99`). It keeps four copies of the parameters, and no examples.",
+        {
+            "anchored": find(section, "tag-anchored"),
+            "not anchored": find(section, "tag-self"),
+            "anchored ER": find(section, "tag-anchored", "er"),
+            "TAGed ER": find(section, "tag-rmsprop", "er"),
+        },
+        [("anchored", "not anchored"), ("anchored ER", "TAGed ER")],
+    )
+
+
+def _contrast(
+    title: str,
+    text: str,
+    named: dict[str, Group | None],
+    comparisons: list[tuple[str, str]],
+    further: Sequence[str] = (),
+) -> list[str]:
+    """A table of differences on the same seeds, and what can be said of each."""
     rows, verdicts = [], []
     for first, second in comparisons:
         one, other = named[first], named[second]
@@ -103,19 +139,17 @@ def cosine(section: Section) -> list[str]:
     if not rows:
         return []
     return [
-        "### What the cosine adds",
+        f"### {title}",
         "",
-        "TAG-RMSProp weighs the second moments of earlier tasks by a cosine: one over all "
-        "parameters (`tag-rmsprop`), or one for each tensor (`--alpha-scope leaf`). `tag-self` is "
-        "the same without any: 1 for every earlier task. Differences on the same seeds, mean ± "
-        f"standard error; clear is what Student's {100 * CONFIDENCE:g} % interval tells from 0:",
+        f"{text} Differences on the same seeds, mean ± standard error; clear is what Student's "
+        f"{100 * CONFIDENCE:g} % interval tells from 0:",
         "",
         "| | accuracy, points | forgetting |",
         "|---|---|---|",
         *rows,
         "",
         *verdicts,
-        *_range_of_weights(named["one cosine"]),
+        *further,
         "",
     ]
 
@@ -140,7 +174,7 @@ def _verdict(first: str, second: str, accuracy: Difference, forgetting: Differen
     accurate = {1: "more accurate", -1: "less accurate", 0: "not clearly more or less accurate"}
     forgets = {1: "forgets more", -1: "forgets less", 0: "does not clearly forget more or less"}
     return (
-        f"- {first.capitalize()} against {second}: {accurate[accuracy.direction]}, and "
+        f"- {first[0].upper()}{first[1:]} against {second}: {accurate[accuracy.direction]}, and "
         f"{forgets[forgetting.direction]}."
     )
 

@@ -40,13 +40,15 @@ _FRONT_STREAM = "split-cifar100"
 _FRONT_ROWS = (  # Method and optimizer, from the lowest accuracy in the paper.
     *(("naive", "rmsprop"), ("ewc", "sgd"), ("naive", "sgd"), ("a-gem", "sgd")),
     *(("naive", "stable-sgd"), ("er", "sgd"), ("naive", "tag-adam"), ("naive", "tag-rmsprop")),
-    *(("naive", "tag-adagrad"), ("er", "tag-rmsprop"), ("multitask", "sgd")),
+    *(("naive", "tag-adagrad"), ("naive", "tag-anchored"), ("er", "tag-rmsprop")),
+    ("multitask", "sgd"),
 )
 _FRONT_MARKS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->\n)", flags=re.DOTALL)
 _FINDINGS = {
     "split-cifar100": (
         *(against_paper.order, against_paper.distances, against_paper.choices),
         findings.cosine,
+        findings.anchor,
     ),
     "rotated-mnist": (findings.half_turn,),
 }

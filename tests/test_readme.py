@@ -126,6 +126,18 @@ def test_the_protected_optimizers_are_as_measured():
     assert f"forgetting falls in {words[lower]} of the fourteen" in text
 
 
+def test_the_protected_optimizers_on_images_are_as_measured():
+    found = json.loads((ROOT / "benchmarks/results/protection_cifar100.json").read_text())["rows"]
+    measured = {(row["optimizer"], row["side"]): row for row in found}
+    rows = table(README, "accuracy % / forgetting on images")
+    assert len(rows) * 2 == len(measured)
+    for name, *cells in rows:
+        for cell, side in zip(cells, ("alone", "protected"), strict=True):
+            row = measured[name, side]
+            mean, deviation = (100 * x for x in row["accuracy"])
+            assert cell == f"{mean:.1f} ± {deviation:.1f} / {row['forgetting'][0]:.2f}"
+
+
 def test_the_devices_page_runs():
     (block,) = re.findall(r"```python\n(.*?)```", DEVICES.read_text(), flags=re.DOTALL)
     names: dict = {}

@@ -54,6 +54,8 @@ def test_split_cifar100_has_the_papers_rows():
         **{("naive", name, ""): 3 for name in ("tag-adagrad", "tag-adam")},
         **{(method, "sgd", ""): 3 for method in ("ewc", "a-gem", "multitask")},
         **{("naive", name, ""): 5 for name in ("rmsprop", "tag-rmsprop", "tag-self")},
+        ("naive", "tag-anchored", ""): 5,
+        ("er", "tag-anchored", ""): 2,
         ("er", "sgd", ""): 5,
         ("naive", "tag-rmsprop", "alpha_scope=leaf"): 5,
         ("naive", "tag-rmsprop", "bank=compressed"): 5,

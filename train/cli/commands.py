@@ -17,6 +17,7 @@ from train.launch import grid, hosts, sweep
 from train.launch.fit import fit_config
 from train.launch.jobs import Places, Streams, show_standing, standing, undertaking
 from train.launch.processes import check_many, run_missing, say_failures
+from train.launch.search import Search
 from train.paper import grids, presets
 from train.run import hosts as processes
 from train.run.config import Config
@@ -120,7 +121,7 @@ def _grid(command: arguments.GridCommand, display: Display) -> bool:
     if varied == usual:
         origin = "The paper's grid" if grids.is_papers(config.record) else "Our own grid"
     _say_untrained([config], display)
-    search = grid.Search(
+    search = Search(
         grid.Grid(config, varied, command.seeds, origin),
         presets.experiment(command.out, base.record) / "grid",
         lambda cell: presets.experiment(command.out, cell.record),

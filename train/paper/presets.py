@@ -34,7 +34,7 @@ _RATES = {  # In the order of the streams above.
     "tag-age": (*_TAG_RMSPROP, 0.005),
     "tag-g": (*_TAG_RMSPROP, 0.001),
     "tag-self": (*_TAG_RMSPROP, 0.001),
-    "tag-anchored": (*_TAG_RMSPROP, 0.001),
+    "tag-anchored": (*_TAG_RMSPROP, 0.0005),
 }
 ABLATIONS = ("tag-uniform", "tag-age", "tag-g", "tag-self")
 """Change where TAG-RMSProp's weights come from, and keep its rate."""

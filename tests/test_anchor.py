@@ -12,6 +12,8 @@ import tag_optax
 from tests.reference import NumpyTag
 from tests.streams import OPTIMIZERS, ORDER, SCALE_BY, SHAPES, gradients
 
+pytestmark = pytest.mark.ci
+
 IN_TURN = (3, 3, 0, 0, 0, 2, 2, 1, 1, 1)
 RATE = 0.1
 BANKS = {  # Of so few numbers the compressed bank keeps every one as it is.

@@ -10,6 +10,8 @@ import pytest
 import tag_optax
 from tests.streams import ORDER, gradients, run
 
+pytestmark = pytest.mark.ci
+
 ALONE = [0] * 6
 IN_TURN = [0, 0, 1, 1, 1, 2, 2]
 

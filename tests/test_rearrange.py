@@ -9,6 +9,8 @@ import pytest
 import tag_optax
 from tests.streams import ORDER, SHAPES, gradients
 
+pytestmark = pytest.mark.ci
+
 BANKS = {
     "full": (tag_optax.full(), tag_optax.full(split=True)),
     "compressed": (tag_optax.compressed(7), tag_optax.compressed(7, split=True)),
